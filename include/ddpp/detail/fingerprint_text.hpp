@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSL-1.0
+// The sentences and tables that errors are made of: where each rank stands, and who is the odd one out.
+#pragma once
+
+#include <ddpp/dtype.hpp>
+#include <ddpp/fingerprint.hpp>
+#include <ddpp/op.hpp>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace ddpp {
+
+inline std::string describe(const fingerprint& print) {
+  std::string text = name_of(print.op);
+  text += " #" + std::to_string(print.sequence);
+  if (print.step != 0) text += "." + std::to_string(print.step);
+  std::string details;
+  if (print.reduction != 0) details += detail::reduction_name(print.reduction);
+  if (print.element_size != 0) {
+    if (!details.empty()) details += " of ";
+    details += std::to_string(print.count) + " " + detail::type_name(print.type, print.element_size);
+  }
+  if (print.root >= 0) {
+    if (!details.empty()) details += ", ";
+    details += "root " + std::to_string(print.root);
+  }
+  if (print.algorithm != 0) {
+    if (!details.empty()) details += ", ";
+    details += "algorithm " + detail::hex(print.algorithm);
+  }
+  return details.empty() ? text : text + " (" + details + ")";
+}
+
+namespace detail {
+
+inline std::string describe(const rank_state& state) {
+  switch (state.is) {
+    case rank_state::presence::unknown: return "no answer";
+    case rank_state::presence::left: return "left the group";
+    case rank_state::presence::lost: return "died";
+    case rank_state::presence::here: break;
+  }
+  if (state.last.op == operation::none) return "has begun no collective";
+  return (state.inside ? "in " : "has finished ") + ddpp::describe(state.last);
+}
+
+inline bool same_collective(const fingerprint& a, const fingerprint& b) {
+  return a.sequence == b.sequence && a.step == b.step;
+}
+
+/// "rank 1, rank 2"
+inline std::string list_of_ranks(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
+  return text;
+}
+
+inline std::string table_of(const std::vector<rank_state>& ranks) {
+  std::string table;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    table += "\n  rank " + std::to_string(r) + ": " + describe(ranks[r]);
+  }
+  return table;
+}
+
+}  // namespace detail
+
+inline failure describe_mismatch(const std::vector<rank_state>& ranks) {
+  // The odd ones differ from what most ranks say; of equal camps the one with the lowest rank counts as right.
+  std::size_t best = ranks.size(), most = 0;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].last.op == operation::none) continue;
+    const auto votes = static_cast<std::size_t>(std::count_if(
+        ranks.begin(), ranks.end(), [&](const rank_state& other) { return other.last == ranks[r].last; }));
+    if (votes > most) best = r, most = votes;
+  }
+  std::vector<int> odd;
+  for (std::size_t r = 0; best < ranks.size() && r < ranks.size(); ++r) {
+    if (ranks[r].last.op != operation::none && ranks[r].last != ranks[best].last) odd.push_back(static_cast<int>(r));
+  }
+  std::string text = detail::list_of_ranks(odd) + " called something else than the others:";
+  if (odd.empty()) text = "ranks called different collectives:";
+  return {failure_kind::mismatch, odd.empty() ? -1 : odd.front(),
+          text + detail::table_of(ranks) +
+              "\nAll ranks must call the same collectives in the same order with the same counts, types, "
+              "reductions and roots."};
+}
+
+inline failure describe_timeout(const fingerprint& waiting, const std::vector<rank_state>& ranks,
+                                std::chrono::milliseconds timeout) {
+  std::vector<int> missing;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const fingerprint& last = ranks[r].last;
+    const bool came = last.sequence > waiting.sequence || (detail::same_collective(last, waiting)) ||
+                      (last.sequence == waiting.sequence && last.step > waiting.step);
+    if (ranks[r].is != rank_state::presence::here || !came) missing.push_back(static_cast<int>(r));
+  }
+  std::string text = describe(waiting) + " did not finish within " + std::to_string(timeout.count()) + " ms: ";
+  text += missing.empty() ? "all ranks are in it, but no data came"
+                          : detail::list_of_ranks(missing) + (missing.size() == 1 ? " has" : " have") + " not come";
+  return {failure_kind::timeout, missing.empty() ? -1 : missing.front(), text + detail::table_of(ranks)};
+}
+
+}  // namespace ddpp
