@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSL-1.0
+// Points in time for waits that are given a duration, however long.
+#pragma once
+
+#include <ddpp/failure.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+namespace ddpp::detail {
+
+/// Now plus `timeout`. Durations beyond a year (milliseconds::max() among them) end in a year.
+inline deadline deadline_after(std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds year = std::chrono::hours(24 * 365);
+  return std::chrono::steady_clock::now() + std::clamp(timeout, std::chrono::milliseconds(0), year);
+}
+
+/// What is left, rounded up, so that a wait for it does not end early; 0 when there is nothing left.
+inline std::chrono::milliseconds time_left(deadline until) {
+  const auto left = until - std::chrono::steady_clock::now();
+  if (left <= left.zero()) return std::chrono::milliseconds(0);
+  return std::chrono::ceil<std::chrono::milliseconds>(left);
+}
+
+/// "1800 s", or "250 ms" where whole seconds would not say it.
+inline std::string text_of(std::chrono::milliseconds timeout) {
+  const auto count = timeout.count();
+  return count % 1000 == 0 ? std::to_string(count / 1000) + " s" : std::to_string(count) + " ms";
+}
+
+}  // namespace ddpp::detail
