@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSL-1.0
+"""Every header compiles alone, without warnings, and ddpp.hpp stays light.
+
+usage: check_headers.py INCLUDE_DIR COMPILER [ARG...]
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+STRICT = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
+HEAVY = ["iostream", "regex", "ranges", "future"]  # what ddpp.hpp must not pull in
+SDK = {  # headers that need somebody else's: what must be there to compile them
+    "backends/nccl.hpp": "nccl.h",
+    "backends/mpi.hpp": "mpi.h",
+    "adapters/torch.hpp": "torch/torch.h",
+    "adapters/eigen.hpp": "Eigen/Core",
+}
+
+include = pathlib.Path(sys.argv[1])
+compiler = sys.argv[2:]
+flags = STRICT + ["-pthread", f"-I{include}"]
+
+
+def package_flags(*names):
+    for name in names:
+        found = subprocess.run(["pkg-config", "--cflags", name], capture_output=True, text=True)
+        if found.returncode == 0:
+            return [flag.replace("-I", "-isystem", 1) for flag in found.stdout.split()]
+    return []
+
+
+def compile_source(source, *arguments):
+    return subprocess.run([*compiler, *flags, *arguments, "-x", "c++", "-"], input=source, capture_output=True, text=True)
+
+
+sdk_flags = {
+    "adapters/eigen.hpp": package_flags("eigen3"),
+    "adapters/torch.hpp": ["-isystem/usr/include/torch/csrc/api/include"],
+    "backends/mpi.hpp": package_flags("mpi-cxx", "ompi-cxx", "mpich"),
+}
+passed = failed = skipped = 0
+
+
+def fail(text):
+    global failed
+    failed += 1
+    print("FAIL", text)
+
+
+for header in sorted(include.glob("ddpp/**/*.hpp")):
+    name = header.relative_to(include / "ddpp").as_posix()
+    extra = sdk_flags.get(name, [])
+    needed = SDK.get(name)
+    if needed and compile_source(f"#include <{needed}>\n", "-w", "-E", "-o", "/dev/null", *extra).returncode != 0:
+        skipped += 1
+        print(f"skip header/{name}: no {needed}")
+        continue
+    text = header.read_text()
+    result = compile_source(f"#include <ddpp/{name}>\n#include <ddpp/{name}>\n", "-fsyntax-only", *extra)
+    if result.returncode != 0:
+        fail(f"{name} does not compile alone:\n{result.stderr}")
+    elif not text.startswith("// SPDX-License-Identifier: BSL-1.0\n") or "\n#pragma once\n" not in text:
+        fail(f"{name} lacks its licence line or #pragma once")
+    else:
+        passed += 1
+
+whole = compile_source("#include <ddpp/ddpp.hpp>\n", "-M")
+found = [name for name in HEAVY if re.search(rf"/{name}\s", whole.stdout)]
+if whole.returncode != 0:
+    fail(f"ddpp.hpp does not compile:\n{whole.stderr}")
+elif found:
+    fail(f"ddpp.hpp includes {', '.join(found)}")
+else:
+    passed += 1
+
+print(f"{passed} passed, {failed} failed, {skipped} skipped")
+sys.exit(failed != 0)
