@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: BSL-1.0
+// Stream sockets with deadlines: listening on a named address, connecting with retries, whole transfers.
+// Every descriptor is close-on-exec and closed in a forked child; every call survives EINTR; no SIGPIPE.
+#pragma once
+
+#include <ddpp/detail/address.hpp>
+#include <ddpp/detail/deadline.hpp>
+#include <ddpp/detail/fork_guard.hpp>
+#include <ddpp/error.hpp>
+#include <ddpp/failure.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <fcntl.h>
+#include <memory>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <span>
+#include <string>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+namespace ddpp::detail {
+
+/// Owns a descriptor. In a forked child it owns nothing: fork_registry has closed the descriptor there.
+class descriptor {
+ public:
+  descriptor() = default;
+  explicit descriptor(int fd) : fd_(fd) {
+    if (fd_ >= 0) fork_registry::instance().add(fd_);
+  }
+  descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)), guard_(other.guard_) {}
+  descriptor& operator=(descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = std::exchange(other.fd_, -1);
+      guard_ = other.guard_;
+    }
+    return *this;
+  }
+  ~descriptor() { reset(); }
+
+  void reset() noexcept {
+    const int fd = std::exchange(fd_, -1);
+    if (fd < 0 || guard_.in_child()) return;
+    fork_registry::instance().remove(fd);
+    ::close(fd);
+  }
+
+  /// -1 when there is none, or none any more.
+  int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+  fork_guard guard_;
+};
+
+inline std::string system_text(int code) { return std::generic_category().message(code); }
+
+[[noreturn]] inline void throw_out_of_descriptors(const std::string& what, int code) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  throw resource_error("ddpp: " + what + ": " + system_text(code) + " (this process may open " +
+                       std::to_string(limit.rlim_cur) + " descriptors: see ulimit -n)");
+}
+
+/// What poll(2) takes, rounded up so that a woken waiter finds its deadline passed; at most a minute.
+inline int poll_timeout(deadline until) {
+  const auto left = until - std::chrono::steady_clock::now();
+  if (left <= left.zero()) return 0;
+  return static_cast<int>(
+      std::min(std::chrono::ceil<std::chrono::milliseconds>(left), std::chrono::milliseconds(60'000))
+          .count());
+}
+
+/// Waits for one descriptor. False when the deadline has passed.
+inline bool poll_until(int fd, short events, deadline until) {
+  for (;;) {
+    pollfd entry{fd, events, 0};
+    const int ready = ::poll(&entry, 1, poll_timeout(until));
+    if (ready > 0) return true;
+    if (std::chrono::steady_clock::now() >= until) return false;
+  }
+}
+
+/// Random bytes of the system, fit for keys.
+inline void fill_random(std::span<std::byte> out) {
+  while (!out.empty()) {
+    const ssize_t got = ::getrandom(out.data(), out.size(), 0);
+    if (got > 0)
+      out = out.subspan(static_cast<std::size_t>(got));
+    else if (got < 0 && errno != EINTR)
+      throw resource_error("ddpp: getrandom: " + system_text(errno));
+  }
+}
+
+/// A descriptor that poll(2) can wait for and any thread can make ready.
+class wake_event {
+ public:
+  wake_event() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!fd_) throw_out_of_descriptors("could not make an eventfd", errno);
+  }
+  int get() const noexcept { return fd_.get(); }
+  void set() const noexcept {
+    const std::uint64_t one = 1;
+    while (::write(fd_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
+  }
+  void clear() const noexcept {
+    std::uint64_t count = 0;
+    while (::read(fd_.get(), &count, sizeof(count)) < 0 && errno == EINTR) {
+    }
+  }
+
+ private:
+  descriptor fd_;
+};
+
+/// Joined by its destructor; in a forked child, where it does not run, let go.
+class joining_thread {
+ public:
+  template <class F>
+  explicit joining_thread(F&& body) try : thread_(std::forward<F>(body)) {
+  } catch (const std::system_error& e) {
+    throw resource_error(std::string("ddpp: could not start a thread: ") + e.what());
+  }
+  joining_thread(const joining_thread&) = delete;
+  joining_thread& operator=(const joining_thread&) = delete;
+  ~joining_thread() {
+    if (guard_.in_child()) return;
+    thread_.join();
+    thread_.~thread();
+  }
+
+ private:
+  fork_guard guard_;
+  union {
+    std::thread thread_;
+  };
+};
+
+inline void set_option(int fd, int level, int name, int value) noexcept {
+  ::setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+/// After this time a peer that neither answers nor acknowledges counts as gone (its host or the cable is).
+inline constexpr std::chrono::seconds longest_silence{30};
+
+/// For every connection: no delay for small messages; a silent peer's death is noticed within
+/// longest_silence.
+inline void set_connection_options(int fd) noexcept {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
+             static_cast<int>(std::chrono::milliseconds(longest_silence).count()));
+}
+
+inline descriptor open_socket(int family) {
+  descriptor result(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!result && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+    throw_out_of_descriptors("could not open a socket", errno);
+  }
+  return result;
+}
+
+/// Listens on the first address of `host` that can be bound; port 0 takes any free one. Throws init_error
+/// that lists what was tried; `in_use` (where given) is set when another socket listens there. All addresses
+/// at once (0.0.0.0, ::) are refused: a listener is reachable by its name only.
+inline descriptor listen_on(const std::string& host, std::uint16_t port, bool* in_use = nullptr) {
+  if (in_use != nullptr) *in_use = false;
+  std::string tried;
+  const std::vector<address> addresses = resolve(host, port, tried);
+  for (const address& each : addresses) {
+    if (each.is_wildcard()) {
+      throw init_error("ddpp: will not listen on all addresses (" + each.text() +
+                       "): name the address that the other ranks use");
+    }
+    descriptor fd = open_socket(each.family());
+    if (fd) set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    if (fd && ::bind(fd.get(), each.data(), each.length()) == 0 && ::listen(fd.get(), SOMAXCONN) == 0)
+      return fd;
+    if (errno == EADDRINUSE && in_use != nullptr) *in_use = true;
+    tried += (tried.empty() ? "" : ", ") + each.text() + " (" + system_text(errno) + ")";
+  }
+  throw init_error("ddpp: could not listen on " + host_and_port(host, port) + "; tried: " + tried);
+}
+
+/// Accepts without blocking. An empty result leaves the reason in errno.
+inline descriptor accept_on(int listener) {
+  int fd = -1;
+  do fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  while (fd < 0 && errno == EINTR);
+  descriptor result(fd);
+  if (result) set_connection_options(fd);
+  return result;
+}
+
+/// One attempt at one address. An empty result leaves the reason in `code` (ETIMEDOUT at the deadline).
+inline descriptor connect_once(const address& to, deadline until, int& code) {
+  descriptor fd = open_socket(to.family());
+  if (!fd) return code = errno, descriptor();
+  set_connection_options(fd.get());
+  if (::connect(fd.get(), to.data(), to.length()) != 0) {
+    if (errno != EINPROGRESS && errno != EINTR) return code = errno, descriptor();
+    if (!poll_until(fd.get(), POLLOUT, until)) return code = ETIMEDOUT, descriptor();
+    socklen_t length = sizeof(code);
+    if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &code, &length) != 0) code = errno;
+    if (code != 0) return descriptor();
+  }
+  // A port from the ephemeral range that nobody listens on can be met by the connecting socket itself.
+  const address local = address::local_of(fd.get()), peer = address::peer_of(fd.get());
+  if (peer.length() == 0) return code = ECONNRESET, descriptor();
+  if (local.same_host(peer) && local.port() == peer.port()) return code = ECONNREFUSED, descriptor();
+  code = 0;
+  return fd;
+}
+
+/// Sleeps about as long as the attempts before suggest (1 ms doubling to 250 ms), with jitter so that many
+/// who were refused together do not come back together. Ends at the deadline.
+class retry_pause {
+ public:
+  void sleep(deadline until) {
+    std::uint32_t random = 0;
+    fill_random(std::as_writable_bytes(std::span(&random, 1)));
+    const auto pause = std::chrono::microseconds(longest_ / 2 + random % (longest_ / 2));
+    longest_ = std::min(longest_ * 2, 250'000u);
+    std::this_thread::sleep_until(std::min(until, std::chrono::steady_clock::now() + pause));
+  }
+
+ private:
+  std::uint32_t longest_ = 1'000;
+};
+
+enum class when_refused { retry, give_up };
+
+/// Connects to the first address of `host` that answers; tries all of them again and again until the deadline
+/// (`give_up`: throws init_error once all have refused). Throws timeout_error that lists what was tried.
+inline descriptor connect_to(const std::string& host, std::uint16_t port, deadline until,
+                             when_refused refused = when_refused::retry) {
+  const auto begin = std::chrono::steady_clock::now();
+  retry_pause pause;
+  for (;;) {
+    std::string tried;
+    const std::vector<address> addresses = resolve(host, port, tried);
+    bool all_refused = !addresses.empty();
+    for (std::size_t i = 0; i < addresses.size(); ++i) {
+      const auto now = std::chrono::steady_clock::now();
+      const auto share = (until - now) / static_cast<std::int64_t>(addresses.size() - i);
+      int code = 0;
+      if (descriptor fd = connect_once(addresses[i], now + share, code)) return fd;
+      all_refused = all_refused && code == ECONNREFUSED;
+      tried += (tried.empty() ? "" : ", ") + addresses[i].text() + " (" + system_text(code) + ")";
+    }
+    if (refused == when_refused::give_up && all_refused) {
+      throw init_error("ddpp: nobody listens on " + host_and_port(host, port) + " any more; tried: " + tried);
+    }
+    if (std::chrono::steady_clock::now() >= until) {
+      const auto spent =
+          std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+      throw timeout_error("ddpp: could not connect to " + host_and_port(host, port) + " within " +
+                          std::to_string(spent.count()) + " ms; tried: " + tried);
+    }
+    pause.sleep(until);
+  }
+}
+
+enum class transfer : std::uint8_t { done, closed, timed_out };
+
+/// Sends all of it, or says why not.
+inline transfer send_all(int fd, std::span<const std::byte> bytes, deadline until) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(sent));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!poll_until(fd, POLLOUT, until)) return transfer::timed_out;
+    } else if (errno != EINTR) {
+      return transfer::closed;
+    }
+  }
+  return transfer::done;
+}
+
+/// Receives until `bytes` is full, or says why not.
+inline transfer receive_all(int fd, std::span<std::byte> bytes, deadline until) {
+  while (!bytes.empty()) {
+    const ssize_t got = ::recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(got));
+    } else if (got == 0) {
+      return transfer::closed;
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!poll_until(fd, POLLIN, until)) return transfer::timed_out;
+    } else if (errno != EINTR) {
+      return transfer::closed;
+    }
+  }
+  return transfer::done;
+}
+
+}  // namespace ddpp::detail
