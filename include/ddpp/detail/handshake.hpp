@@ -228,9 +228,7 @@ class server_handshake {
 inline bool client_handshake(int fd, const credentials& known, const introduction& who,
                              const std::string& where, deadline until) {
   using namespace handshake_wire;
-  const auto refuse = [&](const std::string& why) {
-    throw authentication_error("ddpp: " + where + ": " + why);
-  };
+  const auto refuse = [&](const std::string& why) { throw authentication_error(where + ": " + why); };
   if (!known.open && !known.proves() && !stays_on_this_host(fd)) {
     refuse(
         "this is another host and there is no secret; set DDPP_SECRET or DDPP_SECRET_FILE on all ranks (or "
@@ -287,7 +285,7 @@ inline descriptor connect_and_prove(const std::string& host, std::uint16_t port,
     descriptor fd = connect_to(host, port, until, refused);
     if (client_handshake(fd.get(), known, who, where, until)) return fd;
     if (std::chrono::steady_clock::now() >= until) {
-      throw timeout_error("ddpp: " + where + " took the connection but did not answer in time");
+      throw timeout_error(where + " took the connection but did not answer in time");
     }
     pause.sleep(until);
   }

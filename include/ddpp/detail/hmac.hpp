@@ -30,7 +30,7 @@ class libcrypto {
                                       reinterpret_cast<const unsigned char*>(message.data()), message.size(),
                                       reinterpret_cast<unsigned char*>(digest.data()), &length);
     if (done == nullptr || length != digest.size()) {
-      throw authentication_error("ddpp: libcrypto refuses HMAC-SHA256");
+      throw authentication_error("libcrypto refuses HMAC-SHA256");
     }
     return digest;
   }
@@ -46,7 +46,7 @@ class libcrypto {
       ::dlclose(library);
     }
     throw authentication_error(
-        "ddpp: ranks authenticate each other with libcrypto, which is not installed (Debian: apt-get install "
+        "ranks authenticate each other with libcrypto, which is not installed (Debian: apt-get install "
         "libssl3). Without it, choose security::none by name: basic_tcp<security::none>");
   }
 

@@ -29,7 +29,7 @@ inline secret read_job_secret() {
   secret content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   while (!content.empty() && (content.back() == '\n' || content.back() == '\r')) content.pop_back();
   if (content.empty()) {
-    throw authentication_error(std::string("ddpp: DDPP_SECRET_FILE names ") + path +
+    throw authentication_error(std::string("DDPP_SECRET_FILE names ") + path +
                                ", which cannot be read or is empty");
   }
   return content;
@@ -56,7 +56,7 @@ inline secret ensure_job_secret() {
     made += "0123456789abcdef"[std::to_integer<unsigned>(each) & 15u];
   }
   if (::setenv("DDPP_SECRET", made.c_str(), 1) != 0) {
-    throw resource_error("ddpp: could not put a secret into the environment: " + system_text(errno));
+    throw resource_error("could not put a secret into the environment: " + system_text(errno));
   }
   return made;
 }

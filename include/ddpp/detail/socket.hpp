@@ -71,17 +71,13 @@ inline std::string system_text(int code) { return std::generic_category().messag
 [[noreturn]] inline void throw_out_of_descriptors(const std::string& what, int code) {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
-  throw resource_error("ddpp: " + what + ": " + system_text(code) + " (this process may open " +
+  throw resource_error(what + ": " + system_text(code) + " (this process may open " +
                        std::to_string(limit.rlim_cur) + " descriptors: see ulimit -n)");
 }
 
 /// What poll(2) takes, rounded up so that a woken waiter finds its deadline passed; at most a minute.
 inline int poll_timeout(deadline until) {
-  const auto left = until - std::chrono::steady_clock::now();
-  if (left <= left.zero()) return 0;
-  return static_cast<int>(
-      std::min(std::chrono::ceil<std::chrono::milliseconds>(left), std::chrono::milliseconds(60'000))
-          .count());
+  return static_cast<int>(std::min(time_left(until), std::chrono::milliseconds(60'000)).count());
 }
 
 /// Waits for one descriptor. False when the deadline has passed.
@@ -101,7 +97,7 @@ inline void fill_random(std::span<std::byte> out) {
     if (got > 0)
       out = out.subspan(static_cast<std::size_t>(got));
     else if (got < 0 && errno != EINTR)
-      throw resource_error("ddpp: getrandom: " + system_text(errno));
+      throw resource_error("getrandom: " + system_text(errno));
   }
 }
 
@@ -133,7 +129,7 @@ class joining_thread {
   template <class F>
   explicit joining_thread(F&& body) try : thread_(std::forward<F>(body)) {
   } catch (const std::system_error& e) {
-    throw resource_error(std::string("ddpp: could not start a thread: ") + e.what());
+    throw resource_error(std::string("could not start a thread: ") + e.what());
   }
   joining_thread(const joining_thread&) = delete;
   joining_thread& operator=(const joining_thread&) = delete;
@@ -186,7 +182,7 @@ inline descriptor listen_on(const std::string& host, std::uint16_t port, bool* i
   const std::vector<address> addresses = resolve(host, port, tried);
   for (const address& each : addresses) {
     if (each.is_wildcard()) {
-      throw init_error("ddpp: will not listen on all addresses (" + each.text() +
+      throw init_error("will not listen on all addresses (" + each.text() +
                        "): name the address that the other ranks use");
     }
     descriptor fd = open_socket(each.family());
@@ -196,7 +192,7 @@ inline descriptor listen_on(const std::string& host, std::uint16_t port, bool* i
     if (errno == EADDRINUSE && in_use != nullptr) *in_use = true;
     tried += (tried.empty() ? "" : ", ") + each.text() + " (" + system_text(errno) + ")";
   }
-  throw init_error("ddpp: could not listen on " + host_and_port(host, port) + "; tried: " + tried);
+  throw init_error("could not listen on " + host_and_port(host, port) + "; tried: " + tried);
 }
 
 /// Accepts without blocking. An empty result leaves the reason in errno.
@@ -266,13 +262,13 @@ inline descriptor connect_to(const std::string& host, std::uint16_t port, deadli
       tried += (tried.empty() ? "" : ", ") + addresses[i].text() + " (" + system_text(code) + ")";
     }
     if (refused == when_refused::give_up && all_refused) {
-      throw init_error("ddpp: nobody listens on " + host_and_port(host, port) + " any more; tried: " + tried);
+      throw init_error("nobody listens on " + host_and_port(host, port) + " any more; tried: " + tried);
     }
     if (std::chrono::steady_clock::now() >= until) {
       const auto spent =
-          std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
-      throw timeout_error("ddpp: could not connect to " + host_and_port(host, port) + " within " +
-                          std::to_string(spent.count()) + " ms; tried: " + tried);
+          std::chrono::round<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+      throw timeout_error("could not connect to " + host_and_port(host, port) + " within " + text_of(spent) +
+                          "; tried: " + tried);
     }
     pause.sleep(until);
   }

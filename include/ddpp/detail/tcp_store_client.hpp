@@ -5,6 +5,7 @@
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/handshake.hpp>
 #include <ddpp/detail/socket.hpp>
+#include <ddpp/detail/store_table.hpp>
 #include <ddpp/detail/tcp_store_protocol.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
@@ -73,7 +74,7 @@ class store_client {
   std::int64_t num_keys(milliseconds timeout) { return number(call(request::num_keys, {}, 0, timeout)); }
   void multi_set(const std::vector<std::string>& keys, const std::vector<std::string>& values,
                  milliseconds timeout) {
-    if (keys.size() != values.size()) throw usage_error("ddpp: multi_set needs one value for each key");
+    check_multi_set(keys, values);
     strings pairs;
     for (std::size_t i = 0; i < keys.size(); ++i) pairs.insert(pairs.end(), {keys[i], values[i]});
     call(request::multi_set, pairs, 0, timeout);
@@ -117,7 +118,7 @@ class store_client {
   std::string where() const { return "the store at " + host_and_port(host_, port_); }
 
   [[noreturn]] void throw_gone() const {
-    throw init_error("ddpp: " + where() + " has closed the connection: the process that served it has ended");
+    throw init_error(where() + " has closed the connection: the process that served it has ended");
   }
 
   /// One request, one reply; `keys` is how many of the strings are keys that an error message should name.
@@ -135,10 +136,11 @@ class store_client {
       got = receive(connection.get(), std::max(until, deadline_after(answer_time)));
       give_back(std::move(connection));
     }
-    if (got.code == reply::invalid) throw usage_error("ddpp: " + where() + ": " + got.strings.front());
+    if (got.code == reply::invalid) throw usage_error(where() + ": " + got.strings.front());
     if (in_time && got.code == reply::ok) return std::move(got.strings);
-    throw_timeout(in_time ? views(got.strings) : strings(with.begin(), with.begin() + std::ptrdiff_t(keys)),
-                  timeout);
+    throw_timeout(
+        in_time ? got.strings : std::vector<std::string>(with.begin(), with.begin() + std::ptrdiff_t(keys)),
+        timeout);
   }
 
   /// Takes a request back that waits at the server. Whether an answer came then.
@@ -152,12 +154,12 @@ class store_client {
   std::string encoded(request what, const strings& with) const {
     for (const std::string_view each : with) {
       if (each.size() > store_wire::longest_value) {
-        throw usage_error("ddpp: " + where() + " takes values of up to 64 MiB; this one has " +
+        throw usage_error(where() + " takes values of up to 64 MiB; this one has " +
                           std::to_string(each.size()) + " bytes");
       }
     }
     if (store_wire::body_bytes(with) > store_wire::longest_body) {
-      throw usage_error("ddpp: " + where() + " takes up to 65 MiB in one call: use several");
+      throw usage_error(where() + " takes up to 65 MiB in one call: use several");
     }
     std::string message;
     store_wire::encode(message, what, with);
@@ -178,19 +180,15 @@ class store_client {
 
   void check_received(transfer how) const {
     if (how == transfer::closed) throw_gone();
-    if (how == transfer::timed_out)
-      throw timeout_error("ddpp: " + where() + " stopped in the middle of an answer");
+    if (how == transfer::timed_out) throw timeout_error(where() + " stopped in the middle of an answer");
   }
 
-  [[noreturn]] void throw_nonsense() const { throw init_error("ddpp: " + where() + " answers nonsense"); }
+  [[noreturn]] void throw_nonsense() const { throw init_error(where() + " answers nonsense"); }
 
-  [[noreturn]] void throw_timeout(const strings& keys, milliseconds timeout) const {
-    std::string text = "ddpp: " + where();
-    for (std::size_t i = 0; i < std::min<std::size_t>(keys.size(), 16); ++i) {
-      text += (i == 0 ? ": '" : ", '") + std::string(keys[i]) + "'";
-    }
-    throw timeout_error(text + (keys.empty() ? " did not answer within " : " did not come within ") +
-                        std::to_string(timeout.count()) + " ms");
+  [[noreturn]] void throw_timeout(const std::vector<std::string>& keys, milliseconds timeout) const {
+    const std::string what =
+        keys.empty() ? " did not answer within " : ": " + quoted_keys(keys) + " did not come within ";
+    throw timeout_error(where() + what + text_of(timeout));
   }
 
   std::string single(std::vector<std::string> answered) const {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSL-1.0
-// What a tcp_store's server keeps, and what each request does to it. Knows nothing of connections.
+// What a tcp_store's server does at each request. Knows nothing of connections.
 #pragma once
 
+#include <ddpp/detail/store_table.hpp>
 #include <ddpp/detail/tcp_store_protocol.hpp>
+#include <ddpp/error.hpp>
 
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <string_view>
-#include <system_error>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -20,9 +20,8 @@ class store_contents {
  public:
   using request = store_wire::request;
   using reply = store_wire::reply;
-  using strings = std::vector<std::string_view>;
 
-  /// Keys and queues are names of different kinds.
+  /// What one can wait for. Keys and queues are names of different kinds.
   struct topic {
     bool is_queue = false;
     std::string name = {};
@@ -37,10 +36,32 @@ class store_contents {
     std::vector<topic> appeared = {};  ///< what others may have been waiting for
   };
 
-  outcome execute(request what, const strings& with) {
-    for (const std::string_view key : keys_of(what, with)) {
-      if (key.size() > store_wire::longest_key) return invalid("a key is longer than 4096 bytes");
+  outcome execute(request what, const std::vector<std::string>& with) {
+    try {
+      return attempt(what, with);
+    } catch (const usage_error& e) {
+      outcome refused = result(e.what());
+      refused.code = reply::invalid;
+      return refused;
     }
+  }
+
+  bool is_there(const topic& what) const {
+    return what.is_queue ? table_.length(what.name) > 0 : table_.find(what.name) != nullptr;
+  }
+
+  /// Of the keys that a waiting request names, those that are not there.
+  std::vector<std::string> missing(request what, const std::vector<std::string>& with) const {
+    std::vector<std::string> result;
+    for (const std::string& key : with) {
+      if (!is_there({what == request::queue_pop, key})) result.push_back(key);
+    }
+    return result;
+  }
+
+ private:
+  outcome attempt(request what, const std::vector<std::string>& with) {
+    check_strings(what, with);
     switch (what) {
       case request::set:
       case request::multi_set:
@@ -48,55 +69,71 @@ class store_contents {
       case request::get:
         return get(with);
       case request::add:
-        return add(with);
+        return appeared({false, with[0]}, std::to_string(table_.add(with[0], number(with[1]))));
       case request::compare_set:
-        return compare_set(with);
+        return appeared({false, with[0]}, table_.compare_set(with[0], with[1], with[2]));
       case request::append:
-        return append(with);
+        return append(with[0], with[1]);
       case request::check:
-        return check(with);
+        return result(table_.has_all(with) ? "1" : "0");
       case request::wait:
         return wait(with);
       case request::delete_key:
-        return delete_key(with);
+        return result(table_.erase(with[0]) ? "1" : "0");
       case request::num_keys:
-        return result(std::to_string(values_.size()));
+        return result(std::to_string(table_.size()));
       case request::queue_push:
-        return queue_push(with);
+        table_.push(with[0], with[1]);
+        return appeared({true, with[0]}, {});
       case request::queue_pop:
-        return queue_pop(with);
+        return queue_pop(with[0]);
       case request::queue_length:
-        return queue_length(with);
+        return result(std::to_string(table_.length(with[0])));
       case request::cancel:
         break;
     }
-    return invalid("no such request");
+    throw usage_error("no such request");
   }
 
-  bool is_there(const topic& what) const {
-    return what.is_queue ? queues_.contains(what.name) : values_.contains(what.name);
-  }
-
-  /// Of the keys that a waiting request names, those that are not there, as far as they fit an error message.
-  std::vector<std::string> missing(request what, const strings& with) const {
-    std::vector<std::string> result;
-    for (const std::string_view key : with) {
-      if (result.size() == 16) break;
-      if (!is_there({what == request::queue_pop, std::string(key)})) result.emplace_back(key);
+  /// How many strings belong to a request, and which of them are keys.
+  static void check_strings(request what, const std::vector<std::string>& with) {
+    std::size_t count = 1, keys_every = with.size() + 1;
+    switch (what) {
+      case request::set:
+      case request::add:
+      case request::append:
+      case request::queue_push:
+        count = 2;
+        break;
+      case request::compare_set:
+        count = 3;
+        break;
+      case request::num_keys:
+        count = 0;
+        break;
+      case request::get:
+      case request::check:
+      case request::wait:
+        count = with.size(), keys_every = 1;
+        break;
+      case request::multi_set:
+        count = with.size() / 2 * 2, keys_every = 2;
+        break;
+      default:
+        break;
     }
-    return result;
+    if (with.size() != count) throw usage_error("this request does not come with so many strings");
+    for (std::size_t i = 0; i < with.size(); i += keys_every) {
+      if (with[i].size() <= store_wire::longest_key) continue;
+      throw usage_error("a key may have 4096 bytes; this one has " + std::to_string(with[i].size()));
+    }
   }
 
- private:
-  static strings keys_of(request what, const strings& with) {
-    strings keys = with;
-    if (what == request::multi_set || what == request::set) {
-      for (std::size_t i = 0; i < keys.size() / 2; ++i) keys[i] = keys[2 * i];
-      keys.resize(keys.size() / 2);
-    } else if (what != request::get && what != request::wait && what != request::check) {
-      keys.resize(std::min<std::size_t>(keys.size(), 1));
-    }
-    return keys;
+  static std::int64_t number(std::string_view text) {
+    std::int64_t value = 0;
+    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (problem != std::errc() || end != text.data() + text.size()) throw usage_error("add needs a number");
+    return value;
   }
 
   static outcome result(std::string value) {
@@ -104,13 +141,8 @@ class store_contents {
     done.strings.push_back(std::move(value));
     return done;
   }
-  static outcome invalid(std::string why) {
-    outcome refused = result(std::move(why));
-    refused.code = reply::invalid;
-    return refused;
-  }
-  static outcome appeared(topic what) {
-    outcome done;
+  static outcome appeared(topic what, std::string value) {
+    outcome done = result(std::move(value));
     done.appeared.push_back(std::move(what));
     return done;
   }
@@ -121,118 +153,51 @@ class store_contents {
     return parked;
   }
 
-  outcome set(const strings& with) {
-    if (with.size() % 2 != 0) return invalid("a key without a value");
+  outcome set(const std::vector<std::string>& with) {
     outcome done;
     for (std::size_t i = 0; i < with.size(); i += 2) {
-      done.appeared.push_back({false, std::string(with[i])});
-      values_[done.appeared.back().name] = with[i + 1];
+      table_.set(with[i], with[i + 1]);
+      done.appeared.push_back({false, with[i]});
     }
     return done;
   }
 
-  outcome get(const strings& with) {
-    if (outcome parked = wait(with); parked.must_wait) return parked;
-    outcome done;
+  outcome get(const std::vector<std::string>& with) const {
+    outcome done = wait(with);
+    if (done.must_wait) return done;
     std::size_t bytes = 0;
-    for (const std::string_view key : with) {
-      const std::string& value = values_.at(std::string(key));
+    for (const std::string& key : with) {
+      const std::string& value = *table_.find(key);
       bytes += sizeof(std::uint32_t) + value.size();
       if (bytes > store_wire::longest_body)
-        return invalid("the values are more than one reply can hold: ask for fewer");
+        throw usage_error("these values do not fit one answer: ask for fewer");
       done.strings.push_back(value);
     }
     return done;
   }
 
-  outcome add(const strings& with) {
-    std::int64_t amount = 0, counter = 0;
-    if (with.size() != 2 || !parse(with[1], amount)) return invalid("add needs a key and a number");
-    const std::string key(with[0]);
-    const auto at = values_.find(key);
-    if (at != values_.end() && !parse(at->second, counter)) {
-      return invalid("the value of '" + key + "' is not a decimal number");
+  outcome append(const std::string& key, const std::string& tail) {
+    const std::string* before = table_.find(key);
+    if (before != nullptr && before->size() + tail.size() > store_wire::longest_value) {
+      throw usage_error("append: the value of " + quoted_keys({key}) + " would be longer than 64 MiB");
     }
-    if (__builtin_add_overflow(counter, amount, &counter))
-      return invalid("the counter '" + key + "' would overflow");
-    outcome done = appeared({false, key});
-    done.strings.push_back(values_[key] = std::to_string(counter));
-    return done;
+    table_.append(key, tail);
+    return appeared({false, key}, {});
   }
 
-  outcome compare_set(const strings& with) {
-    if (with.size() != 3) return invalid("compare_set needs a key and two values");
-    const std::string key(with[0]);
-    const auto at = values_.find(key);
-    if (at == values_.end() ? !with[1].empty() : at->second != with[1]) {
-      return result(at == values_.end() ? std::string() : at->second);
-    }
-    outcome done = appeared({false, key});
-    done.strings.push_back(values_[key] = with[2]);
-    return done;
-  }
-
-  outcome append(const strings& with) {
-    if (with.size() != 2) return invalid("append needs a key and a value");
-    const std::string key(with[0]);
-    const auto at = values_.find(key);
-    if (at != values_.end() && at->second.size() + with[1].size() > store_wire::longest_value) {
-      return invalid("the value of '" + key + "' would be longer than 64 MiB");
-    }
-    values_[key] += with[1];
-    return appeared({false, key});
-  }
-
-  outcome check(const strings& with) const {
-    for (const std::string_view key : with) {
-      if (!values_.contains(std::string(key))) return result("0");
-    }
-    return result("1");
-  }
-
-  outcome wait(const strings& with) const {
-    for (const std::string_view key : with) {
-      if (topic each{false, std::string(key)}; !is_there(each)) return wait_for(std::move(each));
+  outcome wait(const std::vector<std::string>& with) const {
+    for (const std::string& key : with) {
+      if (table_.find(key) == nullptr) return wait_for({false, key});
     }
     return {};
   }
 
-  outcome delete_key(const strings& with) {
-    if (with.size() != 1) return invalid("delete_key needs a key");
-    return result(values_.erase(std::string(with[0])) != 0 ? "1" : "0");
+  outcome queue_pop(const std::string& key) {
+    auto value = table_.pop(key);
+    return value ? result(*std::move(value)) : wait_for({true, key});
   }
 
-  outcome queue_push(const strings& with) {
-    if (with.size() != 2) return invalid("queue_push needs a key and a value");
-    topic queue{true, std::string(with[0])};
-    queues_[queue.name].emplace_back(with[1]);
-    return appeared(std::move(queue));
-  }
-
-  outcome queue_pop(const strings& with) {
-    if (with.size() != 1) return invalid("queue_pop needs a key");
-    topic queue{true, std::string(with[0])};
-    const auto at = queues_.find(queue.name);
-    if (at == queues_.end()) return wait_for(std::move(queue));
-    outcome done = result(std::move(at->second.front()));
-    at->second.pop_front();
-    if (at->second.empty()) queues_.erase(at);  // an empty queue is no queue
-    return done;
-  }
-
-  outcome queue_length(const strings& with) const {
-    if (with.size() != 1) return invalid("queue_length needs a key");
-    const auto at = queues_.find(std::string(with[0]));
-    return result(std::to_string(at == queues_.end() ? 0 : at->second.size()));
-  }
-
-  static bool parse(std::string_view text, std::int64_t& number) {
-    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-    return code == std::errc() && end == text.data() + text.size();
-  }
-
-  std::unordered_map<std::string, std::string> values_;
-  std::unordered_map<std::string, std::deque<std::string>> queues_;
+  store_table table_;
 };
 
 }  // namespace ddpp::detail

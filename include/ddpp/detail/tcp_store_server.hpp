@@ -152,7 +152,7 @@ class store_server {
       const auto what = static_cast<store_wire::request>(head.code);
       if (what != store_wire::request::cancel) {
         if (one.parked) return false;  // one request at a time
-        execute(one, what, *strings);
+        execute(one, what, {strings->begin(), strings->end()});
       } else if (one.parked) {
         cancel(one);
       }
@@ -162,12 +162,12 @@ class store_server {
     return true;
   }
 
-  void execute(client& one, store_wire::request what, const contents::strings& strings) {
+  void execute(client& one, store_wire::request what, std::vector<std::string> strings) {
     contents::outcome outcome = contents_.execute(what, strings);
     if (outcome.must_wait) {
       one.parked = true;
       one.request = what;
-      one.strings.assign(strings.begin(), strings.end());
+      one.strings = std::move(strings);
       one.topic = std::move(outcome.missing);
       waiting_[one.topic].push_back(&one);
       return;
@@ -187,8 +187,7 @@ class store_server {
       client& one = *waiters[i];
       one.parked = false;
       try {
-        const std::vector<std::string> strings = std::move(one.strings);
-        execute(one, one.request, {strings.begin(), strings.end()});
+        execute(one, one.request, std::move(one.strings));
         if (!send_out(one)) ::shutdown(one.socket.get(), SHUT_RDWR);  // dismissed when epoll says so
         watch(one);
       } catch (const std::exception&) {
@@ -203,8 +202,7 @@ class store_server {
 
   void cancel(client& one) {
     unpark(one);
-    encode(one.out, store_wire::reply::cancelled,
-           contents_.missing(one.request, {one.strings.begin(), one.strings.end()}));
+    encode(one.out, store_wire::reply::cancelled, contents_.missing(one.request, one.strings));
   }
 
   void unpark(client& one) {
