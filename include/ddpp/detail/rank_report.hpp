@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: BSL-1.0
+// The last words of forked ranks. They lie in memory shared with the parent, not in a pipe: a child that
+// closes every descriptor can still say why it fails, and nobody has to read while it writes.
+#pragma once
+
+#include <ddpp/detail/socket.hpp>
+#include <ddpp/error.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <string>
+#include <string_view>
+#include <sys/mman.h>
+
+namespace ddpp::detail {
+
+/// Why a rank failed, seen from outside: of its own accord, or because another had failed before.
+enum class rank_end : std::uint32_t { none, finished, failed, followed };
+
+/// Whether what is being thrown is another rank's failure as it arrives here: that rank is the one to report.
+inline bool current_exception_follows_another() {
+  try {
+    throw;
+  } catch (const peer_lost&) {
+    return true;
+  } catch (const revoked_error&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+/// Written by one child, read by the parent once the child has ended.
+class rank_report {
+ public:
+  void finish() noexcept { end_.store(rank_end::finished, std::memory_order_release); }
+
+  void fail(std::string_view text, bool follows_another) noexcept {
+    length_ = static_cast<std::uint32_t>(std::min(text.size(), sizeof(text_)));
+    std::memcpy(text_, text.data(), length_);
+    end_.store(follows_another ? rank_end::followed : rank_end::failed, std::memory_order_release);
+  }
+
+  rank_end end() const noexcept { return end_.load(std::memory_order_acquire); }
+  /// Meaningful for failed and followed. At most 4000 bytes.
+  std::string text() const { return {text_, std::min<std::size_t>(length_, sizeof(text_))}; }
+
+ private:
+  std::atomic<rank_end> end_{rank_end::none};
+  std::uint32_t length_ = 0;
+  char text_[4000];
+};
+static_assert(std::atomic<rank_end>::is_always_lock_free);
+
+/// One report per rank, shared with the children forked while it is there.
+class rank_reports {
+ public:
+  explicit rank_reports(std::size_t ranks) : bytes_(ranks * sizeof(rank_report)) {
+    void* const memory =
+        ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+      throw resource_error("could not map " + std::to_string(bytes_) + " bytes for the reports of " +
+                           std::to_string(ranks) + " ranks: " + system_text(errno));
+    }
+    reports_ = static_cast<rank_report*>(memory);
+    for (std::size_t i = 0; i < ranks; ++i) new (reports_ + i) rank_report;
+  }
+  rank_reports(const rank_reports&) = delete;
+  rank_reports& operator=(const rank_reports&) = delete;
+  ~rank_reports() { ::munmap(reports_, bytes_); }
+
+  rank_report& operator[](std::size_t rank) noexcept { return reports_[rank]; }
+
+ private:
+  std::size_t bytes_;
+  rank_report* reports_;
+};
+
+}  // namespace ddpp::detail
