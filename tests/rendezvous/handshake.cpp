@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSL-1.0
+// The handshake refuses everyone who does not know the secret, whatever they say or replay, and costs little.
+#include <ddpp/detail/handshake.hpp>
+#include <ddpp/detail/tcp_listener.hpp>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <doctest/doctest.h>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace ddpp::detail;
+using namespace std::chrono_literals;
+namespace wire = ddpp::detail::handshake_wire;
+
+namespace {
+
+/// A listener served by a thread of its own, which counts whom it welcomes.
+class served_listener {
+ public:
+  explicit served_listener(const credentials& known)
+      : listener_(listen_on("127.0.0.1", 0), known), port_(address::local_of(listener_.get()).port()) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~served_listener() {
+    stop_ = true;
+    wake_.set();
+    thread_.join();
+  }
+
+  std::uint16_t port() const { return port_; }
+  /// Waits for so many, as a client has its verdict before the server's thread has counted it.
+  bool has_welcomed(int count) const {
+    for (int i = 0; i < 2000 && welcomed_ < count; ++i) std::this_thread::sleep_for(1ms);
+    return welcomed_ == count;
+  }
+  std::size_t strangers() const { return strangers_; }
+  std::size_t most_strangers_seen() const { return most_; }
+
+ private:
+  void run() {
+    std::vector<pollfd> entries;
+    std::vector<descriptor> kept;
+    while (!stop_) {
+      entries.assign({{wake_.get(), POLLIN, 0}});
+      listener_.add_to(entries);
+      ::poll(entries.data(), entries.size(), poll_timeout(listener_.next_due()));
+      listener_.serve([](const introduction& who) { return who.what == purpose::data && who.to == 0; },
+                      [&](descriptor socket, const introduction&) {
+                        kept.push_back(std::move(socket));
+                        ++welcomed_;
+                      });
+      strangers_ = listener_.strangers();
+      most_ = std::max(most_.load(), strangers_.load());
+    }
+  }
+
+  tcp_listener listener_;
+  std::uint16_t port_;
+  wake_event wake_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> welcomed_{0};
+  std::atomic<std::size_t> strangers_{0}, most_{0};
+  std::thread thread_;
+};
+
+const introduction rank_one{purpose::data, {}, 1, 0};
+
+ddpp::deadline soon() { return std::chrono::steady_clock::now() + 20s; }
+
+descriptor stranger(std::uint16_t port) { return connect_to("127.0.0.1", port, soon()); }
+
+/// Whether the other side closes the connection without having sent a verdict of acceptance.
+bool shown_the_door(int fd, std::size_t challenge_bytes_left) {
+  std::array<std::byte, sizeof(wire::challenge) + sizeof(wire::verdict)> bytes{};
+  std::size_t got = 0;
+  for (;;) {
+    if (!poll_until(fd, POLLIN, soon())) return false;
+    const ssize_t now = ::recv(fd, bytes.data() + got, bytes.size() - got, 0);
+    if (now <= 0) break;
+    got += static_cast<std::size_t>(now);
+    if (got == bytes.size()) break;
+  }
+  if (got <= challenge_bytes_left) return true;
+  wire::verdict verdict;
+  std::memcpy(&verdict, bytes.data() + challenge_bytes_left, sizeof(verdict));
+  return verdict.status != wire::status::accepted;
+}
+
+}  // namespace
+
+TEST_CASE("HMAC-SHA256 agrees with RFC 4231") {
+  const std::string key = "Jefe", data = "what do ya want for nothing?";
+  const hmac_digest digest = hmac_sha256(key, std::as_bytes(std::span(data)));
+  std::string text;
+  for (const std::byte each : digest) {
+    text += "0123456789abcdef"[std::to_integer<unsigned>(each) >> 4];
+    text += "0123456789abcdef"[std::to_integer<unsigned>(each) & 15u];
+  }
+  CHECK(text == "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+}
+
+TEST_CASE("who knows the secret is let in, who does not is told so") {
+  const credentials known{"the secret"};
+  served_listener server(known);
+  const descriptor in = connect_and_prove("127.0.0.1", server.port(), known, rank_one, soon());
+  CHECK(in);
+  for (const credentials& other : {credentials{"the secreT"}, credentials{""}, credentials{"", true}}) {
+    CHECK_THROWS_AS(connect_and_prove("127.0.0.1", server.port(), other, rank_one, soon()),
+                    ddpp::authentication_error);
+  }
+  CHECK_THROWS_AS(
+      connect_and_prove("127.0.0.1", server.port(), known, introduction{purpose::data, {}, 1, 2}, soon()),
+      ddpp::authentication_error);
+  CHECK(server.has_welcomed(1));
+}
+
+TEST_CASE("a client with a secret refuses a server that asks for none, or proves nothing") {
+  served_listener open(credentials{});
+  CHECK(connect_and_prove("127.0.0.1", open.port(), credentials{}, rank_one, soon()));
+  CHECK_THROWS_AS(connect_and_prove("127.0.0.1", open.port(), credentials{"x"}, rank_one, soon()),
+                  ddpp::authentication_error);
+
+  // An impostor asks for a proof and accepts whatever it gets.
+  const descriptor listener = listen_on("127.0.0.1", 0);
+  std::thread impostor([&] {
+    poll_until(listener.get(), POLLIN, soon());
+    const descriptor peer = accept_on(listener.get());
+    wire::challenge asked;
+    asked.mode = wire::mode::proven;
+    send_all(peer.get(), wire::bytes_of(asked), soon());
+    wire::proven_introduction said;
+    receive_all(peer.get(), wire::bytes_of(said), soon());
+    wire::verdict verdict;
+    verdict.status = wire::status::accepted;
+    verdict.proof = said.proof;  // the client's own proof is not the server's
+    send_all(peer.get(), wire::bytes_of(verdict), soon());
+  });
+  CHECK_THROWS_AS(connect_and_prove("127.0.0.1", address::local_of(listener.get()).port(), credentials{"x"},
+                                    rank_one, soon()),
+                  ddpp::authentication_error);
+  impostor.join();
+}
+
+TEST_CASE("what was recorded on one connection is worth nothing on another") {
+  const credentials known{"s"};
+  served_listener server(known);
+  wire::challenge asked;
+  wire::proven_introduction said;
+  const auto introduce = [&](int fd) {
+    REQUIRE(receive_all(fd, wire::bytes_of(asked), soon()) == transfer::done);
+  };
+  const descriptor first = stranger(server.port());
+  introduce(first.get());
+  said.what.mode = wire::mode::proven;
+  said.what.purpose = purpose::data;
+  said.what.from = 1;
+  said.what.to = 0;
+  said.proof = wire::prove(known.secret, wire::role_client, asked, said.what);
+  REQUIRE(send_all(first.get(), wire::bytes_of(said), soon()) == transfer::done);
+  wire::verdict verdict;
+  REQUIRE(receive_all(first.get(), wire::bytes_of(verdict), soon()) == transfer::done);
+  REQUIRE(verdict.status == wire::status::accepted);
+
+  SUBCASE("replay") {}
+  SUBCASE("another rank") { said.what.from = 2; }
+  SUBCASE("another purpose") { said.what.purpose = purpose::control; }
+  SUBCASE("the server's proof, reflected") { said.proof = verdict.proof; }
+  SUBCASE("downgrade") {
+    said.what.mode = wire::mode::open;
+    said.proof = {};
+  }
+  const descriptor second = stranger(server.port());
+  introduce(second.get());
+  REQUIRE(send_all(second.get(), wire::bytes_of(said), soon()) == transfer::done);
+  REQUIRE(receive_all(second.get(), wire::bytes_of(verdict), soon()) == transfer::done);
+  CHECK(verdict.status != wire::status::accepted);
+  CHECK(server.has_welcomed(1));
+}
+
+TEST_CASE("garbage is refused, silence stalls nobody, and neither costs more than its bound") {
+  const credentials known{"s"};
+  served_listener server(known);
+  std::vector<descriptor> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(stranger(server.port()));
+  CHECK(connect_and_prove("127.0.0.1", server.port(), known, rank_one, soon()));
+  CHECK(server.most_strangers_seen() <= tcp_listener::most_strangers);
+
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    const descriptor fd = stranger(server.port());
+    std::array<std::byte, 4096> noise;
+    for (std::size_t i = 0; i < noise.size(); ++i) noise[i] = std::byte((i * 7919 + seed * 104729) >> 3);
+    if (seed % 2 == 0) {  // right up to the proof
+      wire::proven_introduction said;
+      said.what.mode = wire::mode::proven;
+      std::memcpy(noise.data(), &said.what, sizeof(said.what));
+    }
+    send_all(fd.get(), noise, soon());
+    CHECK(shown_the_door(fd.get(), sizeof(wire::challenge)));
+  }
+  CHECK(connect_and_prove("127.0.0.1", server.port(), known, rank_one, soon()));
+  CHECK(server.has_welcomed(2));
+}
+
+TEST_CASE("listeners bind the address that was named, never all") {
+  const descriptor fd = listen_on("127.0.0.1", 0);
+  CHECK(address::local_of(fd.get()).host() == "127.0.0.1");
+  CHECK_THROWS_AS(listen_on("0.0.0.0", 0), ddpp::init_error);
+  CHECK_THROWS_AS(listen_on("::", 0), ddpp::init_error);
+  CHECK_THROWS_AS(listen_on("no.such.host.invalid", 0), ddpp::init_error);
+  bool in_use = false;
+  CHECK_THROWS_AS(listen_on("127.0.0.1", address::local_of(fd.get()).port(), &in_use), ddpp::init_error);
+  CHECK(in_use);
+}
