@@ -3,6 +3,9 @@
 // `transport`; every capability below is optional and asked for where it is used.
 #pragma once
 
+#include <ddpp/failure.hpp>
+#include <ddpp/fingerprint.hpp>
+
 #include <chrono>
 #include <concepts>
 #include <cstddef>
@@ -13,9 +16,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <ddpp/failure.hpp>
-#include <ddpp/fingerprint.hpp>
 
 namespace ddpp {
 
@@ -34,10 +34,11 @@ using secret = std::string;
 struct bootstrap {
   int rank = 0;
   int size = 1;
-  std::shared_ptr<ddpp::store> store = {};  ///< this group's own: no other group sees these keys. Null if size is 1
+  std::shared_ptr<ddpp::store> store =
+      {};  ///< this group's own: no other group sees these keys. Null if size is 1
   ddpp::secret secret = {};
-  std::string host = {};                    ///< the local address that reached the rendezvous; empty if size is 1
-  ddpp::deadline deadline = {};             ///< for coming together, connections made later included in `timeout`
+  std::string host = {};         ///< the local address that reached the rendezvous; empty if size is 1
+  ddpp::deadline deadline = {};  ///< for coming together, connections made later included in `timeout`
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 };
 
@@ -51,81 +52,84 @@ concept transport_request = std::movable<R> && requires(R& request, ddpp::deadli
 
 /// Moves bytes between the ranks of one group.
 ///
-/// - Messages are first-in first-out per (peer, tag). Any number may be in flight; a receive's size must be the
+/// - Messages are first-in first-out per (peer, tag). Any number may be in flight; a receive's size must be
+/// the
 ///   sent size (else the group fails with `mismatch`). Sending to oneself works.
 /// - Tags from 0 are the user's, negative tags the library's.
 /// - isend and irecv never block and may be called from any thread.
 /// - `abort(cause)` fails the group: every present and later wait throws `group_failed` with the first cause,
-///   on this rank at once, and on the others where the transport can tell them. It may be called from any thread.
-/// - The constructor from (bootstrap, options) is collective and keeps to bootstrap.deadline. The destructor is
-///   not: it says goodbye (leaving is not dying) and drops what nobody has received yet only if the group failed.
+///   on this rank at once, and on the others where the transport can tell them. It may be called from any
+///   thread.
+/// - The constructor from (bootstrap, options) is collective and keeps to bootstrap.deadline. The destructor
+/// is
+///   not: it says goodbye (leaving is not dying) and drops what nobody has received yet only if the group
+///   failed.
 template <class T>
-concept transport =
-    std::default_initializable<typename T::options> &&
+concept transport = std::default_initializable<typename T::options> &&
     std::constructible_from<T, const bootstrap&, const typename T::options&> &&
     requires(T& t, const T& c, std::span<const std::byte> out, std::span<std::byte> in, int peer, int tag,
              const failure& cause) {
-      { T::name } -> std::convertible_to<std::string_view>;
-      { T::memory } -> std::convertible_to<memory_space>;
-      { T::launch } -> std::convertible_to<launch_kind>;
-      { c.rank() } -> std::same_as<int>;
-      { c.size() } -> std::same_as<int>;
-      { t.isend(out, peer, tag) } -> transport_request;
-      { t.irecv(in, peer, tag) } -> transport_request;
-      { t.abort(cause) };
-    };
+  { T::name } -> std::convertible_to<std::string_view>;
+  { T::memory } -> std::convertible_to<memory_space>;
+  { T::launch } -> std::convertible_to<launch_kind>;
+  { c.rank() } -> std::same_as<int>;
+  { c.size() } -> std::same_as<int>;
+  { t.isend(out, peer, tag) } -> transport_request;
+  { t.irecv(in, peer, tag) } -> transport_request;
+  {t.abort(cause)};
+};
 
-/// Knows where its peers stand and what failed them. `enter` and `leave` bracket each collective on the thread
-/// that runs it and cost no message; between them, messages with negative tags carry `print`, and a receive
-/// that meets another one fails the group with `describe_mismatch`.
-/// `failed()` is one load; `cause()` is meaningful once it is true. `survey` asks where everyone stands and
-/// answers with one entry per rank by `until` at the latest.
+/// Knows where its peers stand and what failed them. `enter` and `leave` bracket each collective on the
+/// thread that runs it and cost no message; between them, messages with negative tags carry `print`, and a
+/// receive that meets another one fails the group with `describe_mismatch`. `failed()` is one load; `cause()`
+/// is meaningful once it is true. `survey` asks where everyone stands and answers with one entry per rank by
+/// `until` at the latest.
 template <class T>
 concept has_control_plane = requires(T& t, const T& c, const fingerprint& print, ddpp::deadline until) {
-  { t.enter(print) };
-  { t.leave() };
+  {t.enter(print)};
+  {t.leave()};
   { c.failed() } -> std::same_as<bool>;
   { c.cause() } -> std::same_as<failure>;
   { t.survey(until) } -> std::same_as<std::vector<rank_state>>;
 };
 
-/// Can show a message where the transport has it, instead of copying it out: f(span<const byte>) is called once,
-/// on the calling thread, with the whole message, at an address aligned to 64 bytes. `preferred_segment` is the
-/// largest message (in bytes) for which that saves a pass over memory.
+/// Can show a message where the transport has it, instead of copying it out: f(span<const byte>) is called
+/// once, on the calling thread, with the whole message, at an address aligned to 64 bytes.
+/// `preferred_segment` is the largest message (in bytes) for which that saves a pass over memory.
 template <class T>
-concept has_receive_view =
-    requires(T& t, int peer, int tag, std::size_t bytes, ddpp::deadline until,
-             const std::function<void(std::span<const std::byte>)>& f) {
-      { t.consume(peer, tag, bytes, until, f) };
-      { T::preferred_segment } -> std::convertible_to<std::size_t>;
-    };
+concept has_receive_view = requires(T& t, int peer, int tag, std::size_t bytes, ddpp::deadline until,
+                                    const std::function<void(std::span<const std::byte>)>& f) {
+  {t.consume(peer, tag, bytes, until, f)};
+  { T::preferred_segment } -> std::convertible_to<std::size_t>;
+};
 
 /// Finishes what `isend` and `irecv` began without anybody waiting for it, from the first call of this on.
 template <class T>
 concept has_background_progress = requires(T& t) {
-  { t.progress_in_background() };
+  {t.progress_in_background()};
 };
 
 /// Native collectives: used when they are there and the caller named no algorithm.
 template <class T, class E, class Op>
 concept has_all_reduce = requires(T& t, std::span<E> data, Op op, ddpp::deadline until) {
-  { t.all_reduce(data, op, until) };
+  {t.all_reduce(data, op, until)};
 };
 template <class T, class E>
 concept has_broadcast = requires(T& t, std::span<E> data, int root, ddpp::deadline until) {
-  { t.broadcast(data, root, until) };
+  {t.broadcast(data, root, until)};
 };
 template <class T, class E>
 concept has_all_gather = requires(T& t, std::span<const E> in, std::span<E> out, ddpp::deadline until) {
-  { t.all_gather(in, out, until) };
+  {t.all_gather(in, out, until)};
 };
 template <class T, class E, class Op>
-concept has_reduce_scatter = requires(T& t, std::span<const E> in, std::span<E> out, Op op, ddpp::deadline until) {
-  { t.reduce_scatter(in, out, op, until) };
+concept has_reduce_scatter = requires(T& t, std::span<const E> in, std::span<E> out, Op op,
+                                      ddpp::deadline until) {
+  {t.reduce_scatter(in, out, op, until)};
 };
 template <class T>
 concept has_barrier = requires(T& t, ddpp::deadline until) {
-  { t.barrier(until) };
+  {t.barrier(until)};
 };
 
 }  // namespace ddpp

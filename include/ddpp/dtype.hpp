@@ -43,7 +43,8 @@ constexpr std::uint16_t float_to_half(float value) noexcept {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
   const std::uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));
+  if (magnitude > 0x7f800000u)
+    return static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x1ffu));
   if (magnitude >= 0x47800000u) return static_cast<std::uint16_t>(sign | 0x7c00u);
   if (magnitude < 0x38800000u) {  // subnormal in half: let a float addition do the rounding
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
@@ -87,20 +88,30 @@ struct bfloat16 {
 template <class T>
 struct dtype_trait {
   static constexpr dtype value = [] {
-    if constexpr (std::is_same_v<T, bool>) return dtype::custom;
+    if constexpr (std::is_same_v<T, bool>)
+      return dtype::custom;
     else if constexpr (std::is_integral_v<T>) {
       constexpr bool is_signed = std::is_signed_v<T>;
-      if constexpr (sizeof(T) == 1) return is_signed ? dtype::int8 : dtype::uint8;
-      else if constexpr (sizeof(T) == 2) return is_signed ? dtype::int16 : dtype::uint16;
-      else if constexpr (sizeof(T) == 4) return is_signed ? dtype::int32 : dtype::uint32;
-      else if constexpr (sizeof(T) == 8) return is_signed ? dtype::int64 : dtype::uint64;
-      else return dtype::custom;
-    }
-    else if constexpr (std::is_same_v<T, half>) return dtype::float16;
-    else if constexpr (std::is_same_v<T, bfloat16>) return dtype::bfloat16;
-    else if constexpr (std::is_same_v<T, float>) return dtype::float32;
-    else if constexpr (std::is_same_v<T, double>) return dtype::float64;
-    else return dtype::custom;
+      if constexpr (sizeof(T) == 1)
+        return is_signed ? dtype::int8 : dtype::uint8;
+      else if constexpr (sizeof(T) == 2)
+        return is_signed ? dtype::int16 : dtype::uint16;
+      else if constexpr (sizeof(T) == 4)
+        return is_signed ? dtype::int32 : dtype::uint32;
+      else if constexpr (sizeof(T) == 8)
+        return is_signed ? dtype::int64 : dtype::uint64;
+      else
+        return dtype::custom;
+    } else if constexpr (std::is_same_v<T, half>)
+      return dtype::float16;
+    else if constexpr (std::is_same_v<T, bfloat16>)
+      return dtype::bfloat16;
+    else if constexpr (std::is_same_v<T, float>)
+      return dtype::float32;
+    else if constexpr (std::is_same_v<T, double>)
+      return dtype::float64;
+    else
+      return dtype::custom;
   }();
 };
 

@@ -41,8 +41,8 @@ class reducer_error : public error {
   using error::error;
 };
 
-/// Something did not come in time: a store's key, a connection, ranks in a collective (their names are listed).
-/// In a collective it fails the communicator for all its ranks.
+/// Something did not come in time: a store's key, a connection, ranks in a collective (their names are
+/// listed). In a collective it fails the communicator for all its ranks.
 class timeout_error : public error {
   using error::error;
 };

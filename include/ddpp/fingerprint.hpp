@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSL-1.0
 // What each rank says of the collective it is in. Fingerprints of one collective are equal on all ranks; the
-// first unequal pair that meets ends in `mismatch_error` everywhere. They ride on messages that travel anyway.
+// first unequal pair that meets ends in `mismatch_error` everywhere. They ride on messages that travel
+// anyway.
 #pragma once
+
+#include <ddpp/failure.hpp>
 
 #include <cstdint>
 #include <string>
 #include <type_traits>
 #include <vector>
-
-#include <ddpp/failure.hpp>
 
 namespace ddpp {
 
@@ -34,11 +35,24 @@ enum class operation : std::uint8_t {
 };
 
 constexpr const char* name_of(operation op) noexcept {
-  constexpr const char* names[] = {"no operation",   "all_reduce",       "reduce",     "broadcast",
-                                   "all_gather",     "all_gather_v",     "gather",     "gather_v",
-                                   "scatter",        "scatter_v",        "reduce_scatter", "reduce_scatter_v",
-                                   "all_to_all",     "all_to_all_v",     "barrier",    "split",
-                                   "a hook's collective", "a collective of the user's"};
+  constexpr const char* names[] = {"no operation",
+                                   "all_reduce",
+                                   "reduce",
+                                   "broadcast",
+                                   "all_gather",
+                                   "all_gather_v",
+                                   "gather",
+                                   "gather_v",
+                                   "scatter",
+                                   "scatter_v",
+                                   "reduce_scatter",
+                                   "reduce_scatter_v",
+                                   "all_to_all",
+                                   "all_to_all_v",
+                                   "barrier",
+                                   "split",
+                                   "a hook's collective",
+                                   "a collective of the user's"};
   return names[static_cast<std::uint8_t>(op)];
 }
 
@@ -51,7 +65,7 @@ struct fingerprint {
   std::uint32_t algorithm = 0;  ///< a hash of the algorithm's name; differing algorithms do not fit together
   std::int32_t root = -1;       ///< or -1 where there is none
   std::uint16_t element_size = 0;
-  std::uint8_t type = 0;        ///< a ddpp::dtype
+  std::uint8_t type = 0;  ///< a ddpp::dtype
   operation op = operation::none;
   std::uint32_t reserved = 0;
 
@@ -66,8 +80,8 @@ std::string describe(const fingerprint& print);
 struct rank_state {
   enum class presence : std::uint8_t { unknown, here, left, lost };
   presence is = presence::unknown;
-  bool inside = false;     ///< in the collective `last`, or between operations, having finished it
-  fingerprint last = {};   ///< the latest collective that the rank has begun
+  bool inside = false;    ///< in the collective `last`, or between operations, having finished it
+  fingerprint last = {};  ///< the latest collective that the rank has begun
 };
 
 /// Builds the cause that all ranks will throw: the table of who called what, and the odd ones out by majority

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // A small shared dictionary through which ranks find each other, with the names of PyTorch's c10d stores:
-// hash_store (one process), file_store (one file system), tcp_store (one server), prefix_store (a name space).
+// hash_store (one process), file_store (one file system), tcp_store (one server), prefix_store (a name
+// space).
 #pragma once
 
 #include <chrono>
@@ -13,8 +14,8 @@
 
 namespace ddpp {
 
-/// Keys and values are any bytes. Every function is thread-safe and throws `timeout_error` (naming the keys and
-/// the store) when its time is up; those without a timeout argument use `timeout()`.
+/// Keys and values are any bytes. Every function is thread-safe and throws `timeout_error` (naming the keys
+/// and the store) when its time is up; those without a timeout argument use `timeout()`.
 class store {
  public:
   virtual ~store() = default;
@@ -26,7 +27,8 @@ class store {
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
   /// Sets `desired` when the value equals `expected`, or when the key is missing and `expected` is empty.
   /// Returns what the value is afterwards (empty when the key is still missing).
-  virtual std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired) = 0;
+  virtual std::string compare_set(const std::string& key, std::string_view expected,
+                                  std::string_view desired) = 0;
   /// Appends to the value (empty when missing).
   virtual void append(const std::string& key, std::string_view tail) = 0;
   /// Whether all the keys are there now.

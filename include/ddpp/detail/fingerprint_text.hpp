@@ -36,10 +36,14 @@ namespace detail {
 
 inline std::string describe(const rank_state& state) {
   switch (state.is) {
-    case rank_state::presence::unknown: return "no answer";
-    case rank_state::presence::left: return "left the group";
-    case rank_state::presence::lost: return "died";
-    case rank_state::presence::here: break;
+    case rank_state::presence::unknown:
+      return "no answer";
+    case rank_state::presence::left:
+      return "left the group";
+    case rank_state::presence::lost:
+      return "died";
+    case rank_state::presence::here:
+      break;
   }
   if (state.last.op == operation::none) return "has begun no collective";
   return (state.inside ? "in " : "has finished ") + ddpp::describe(state.last);
@@ -67,7 +71,8 @@ inline std::string table_of(const std::vector<rank_state>& ranks) {
 }  // namespace detail
 
 inline failure describe_mismatch(const std::vector<rank_state>& ranks) {
-  // The odd ones differ from what most ranks say; of equal camps the one with the lowest rank counts as right.
+  // The odd ones differ from what most ranks say; of equal camps the one with the lowest rank counts as
+  // right.
   std::size_t best = ranks.size(), most = 0;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (ranks[r].last.op == operation::none) continue;
@@ -77,7 +82,8 @@ inline failure describe_mismatch(const std::vector<rank_state>& ranks) {
   }
   std::vector<int> odd;
   for (std::size_t r = 0; best < ranks.size() && r < ranks.size(); ++r) {
-    if (ranks[r].last.op != operation::none && ranks[r].last != ranks[best].last) odd.push_back(static_cast<int>(r));
+    if (ranks[r].last.op != operation::none && ranks[r].last != ranks[best].last)
+      odd.push_back(static_cast<int>(r));
   }
   std::string text = detail::list_of_ranks(odd) + " called something else than the others:";
   if (odd.empty()) text = "ranks called different collectives:";
@@ -96,9 +102,11 @@ inline failure describe_timeout(const fingerprint& waiting, const std::vector<ra
                       (last.sequence == waiting.sequence && last.step > waiting.step);
     if (ranks[r].is != rank_state::presence::here || !came) missing.push_back(static_cast<int>(r));
   }
-  std::string text = describe(waiting) + " did not finish within " + std::to_string(timeout.count()) + " ms: ";
-  text += missing.empty() ? "all ranks are in it, but no data came"
-                          : detail::list_of_ranks(missing) + (missing.size() == 1 ? " has" : " have") + " not come";
+  std::string text =
+      describe(waiting) + " did not finish within " + std::to_string(timeout.count()) + " ms: ";
+  text += missing.empty()
+              ? "all ranks are in it, but no data came"
+              : detail::list_of_ranks(missing) + (missing.size() == 1 ? " has" : " have") + " not come";
   return {failure_kind::timeout, missing.empty() ? -1 : missing.front(), text + detail::table_of(ranks)};
 }
 

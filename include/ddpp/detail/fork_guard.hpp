@@ -3,12 +3,11 @@
 // not say goodbye in its parent's name, nor keep a dead parent's connections open.
 #pragma once
 
-#include <pthread.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <pthread.h>
+#include <unistd.h>
 #include <vector>
 
 namespace ddpp::detail {

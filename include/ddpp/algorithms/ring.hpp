@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: BSL-1.0
+// Ring algorithms (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+// workstations", 2009).
+//
+// Terms: n ranks in a ring, each sends only to the next and receives only from the previous one. The buffer
+// is cut into n blocks, one per rank; a block travels as one or more segments, each a message.
+//
+//                   steps       bytes sent per rank, of a buffer of B bytes
+//   all_reduce      2 (n - 1)   2 (n - 1) / n * B
+//   reduce_scatter  n - 1       (n - 1) / n * B      (B: the whole input)
+//   all_gather      n - 1       (n - 1) / n * B      (B: the whole output)
+//   broadcast       n - 1       B (0 for the last): a chain, whose segments follow each other
+//
+// Reductions are rounded at each hop in the element type.
+#pragma once
+
+#include <ddpp/detail/exchange.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+namespace ddpp {
+namespace detail {
+
+/// n - 1 steps around the ring: in step s a rank sends block (first - s) and receives block (first - s - 1),
+/// which is the one it sends in the next step. `outgoing(step, offset, count)` are the elements to send;
+/// `incoming(step, offset, count)` receives from the previous rank and reduces or copies. A step's sends are
+/// over before the next begins.
+template <class Comm, class Outgoing, class Incoming>
+void ring_pass(Comm& comm, const partition& blocks, std::size_t element_size, int first, Outgoing&& outgoing,
+               Incoming&& incoming) {
+  using transport = std::remove_cvref_t<decltype(comm.transport())>;
+  const int n = comm.size(), next = (comm.rank() + 1) % n;
+  const std::size_t length = segment_length<transport>(element_size);
+  send_window<Comm> sends(comm);
+  for (int step = 0; step < n - 1; ++step) {
+    const int sent = ((first - step) % n + n) % n, received = (sent + n - 1) % n;
+    const std::size_t rounds =
+        std::max(segments_in(blocks.size(sent), length), segments_in(blocks.size(received), length));
+    for (std::size_t i = 0; i < rounds; ++i) {
+      if (const segment s(i, length, blocks.size(sent)); s.count > 0) {
+        sends.send(std::as_bytes(outgoing(step, blocks.offset(sent) + s.offset, s.count)), next);
+      }
+      if (const segment s(i, length, blocks.size(received)); s.count > 0) {
+        incoming(step, blocks.offset(received) + s.offset, s.count);
+      }
+    }
+    sends.finish();
+  }
+}
+
+/// The received partial result holds the ranks before this one, so it comes first; at rank 0, which the ring
+/// enters again from its end, it holds the higher ranks and comes second.
+template <class Comm>
+operand ring_operand(const Comm& comm) {
+  return comm.rank() == 0 ? operand::second : operand::first;
+}
+
+}  // namespace detail
+
+namespace algorithms {
+
+struct ring {
+  static constexpr std::string_view name = "ring";
+
+  template <class Comm, class T, class Op>
+  void all_reduce(Comm& comm, std::span<T> data, Op op) const {
+    const int n = comm.size(), previous = (comm.rank() + n - 1) % n;
+    const detail::partition blocks(data.size(), n);
+    const auto part = [&](int, std::size_t offset, std::size_t count) { return data.subspan(offset, count); };
+    detail::ring_pass(comm, blocks, sizeof(T), comm.rank(), part,
+                      [&](int step, std::size_t offset, std::size_t count) {
+                        const auto own = part(step, offset, count);
+                        detail::receive_and_combine(comm, own, std::span<const T>(own), previous,
+                                                    detail::ring_operand(comm), op);
+                      });
+    all_gather_from(comm, data, blocks, (comm.rank() + 1) % n);
+  }
+
+  /// `in` holds one block per rank, `out` receives this rank's. `out` may be its place in `in`.
+  template <class Comm, class T, class Op>
+  void reduce_scatter(Comm& comm, std::span<const T> in, std::span<T> out, const detail::partition& blocks,
+                      Op op) const {
+    const int n = comm.size(), previous = (comm.rank() + n - 1) % n;
+    if (n == 1) {
+      copy(in, out);
+      return;
+    }
+    std::size_t longest = 0;
+    for (int r = 0; r < n; ++r) longest = std::max(longest, blocks.size(r));
+    // Partial results alternate between two scratch blocks: one is sent while the next is made in the other.
+    detail::scratch<T> partial(2 * longest);
+    const auto made_in = [&](int step, std::size_t at, std::size_t count) {
+      return partial.span().subspan(static_cast<std::size_t>(step & 1) * longest + at, count);
+    };
+    const auto block_start = [&](int step) { return blocks.offset(((comm.rank() - 2 - step) % n + n) % n); };
+    detail::ring_pass(
+        comm, blocks, sizeof(T), (comm.rank() + n - 1) % n,
+        [&](int step, std::size_t offset, std::size_t count) {
+          if (step == 0) return in.subspan(offset, count);
+          return std::span<const T>(made_in(step - 1, offset - block_start(step - 1), count));
+        },
+        [&](int step, std::size_t offset, std::size_t count) {
+          const std::size_t at = offset - block_start(step);
+          const auto into = step == n - 2 ? out.subspan(at, count) : made_in(step, at, count);
+          detail::receive_and_combine(comm, into, in.subspan(offset, count), previous,
+                                      detail::ring_operand(comm), op);
+        });
+  }
+
+  /// Each rank's block stands in its place in `data`; afterwards all do.
+  template <class Comm>
+  void all_gather(Comm& comm, std::span<std::byte> data, const detail::partition& blocks) const {
+    all_gather_from(comm, data, blocks, comm.rank());
+  }
+
+  template <class Comm>
+  void broadcast(Comm& comm, std::span<std::byte> data, int root) const {
+    using transport = std::remove_cvref_t<decltype(comm.transport())>;
+    const int n = comm.size(), next = (comm.rank() + 1) % n, previous = (comm.rank() + n - 1) % n;
+    const std::size_t length = detail::segment_length<transport>(1);
+    detail::send_window<Comm> sends(comm);
+    for (std::size_t i = 0; i < detail::segments_in(data.size(), length); ++i) {
+      const detail::segment s(i, length, data.size());
+      if (comm.rank() != root) detail::receive(comm, data.subspan(s.offset, s.count), previous);
+      if (next != root) sends.send(data.subspan(s.offset, s.count), next);
+    }
+    sends.finish();
+  }
+
+ private:
+  template <class Comm, class T>
+  static void all_gather_from(Comm& comm, std::span<T> data, const detail::partition& blocks, int first) {
+    const int n = comm.size(), previous = (comm.rank() + n - 1) % n;
+    const auto part = [&](int, std::size_t offset, std::size_t count) { return data.subspan(offset, count); };
+    detail::ring_pass(comm, blocks, sizeof(T), first, part,
+                      [&](int step, std::size_t offset, std::size_t count) {
+                        detail::receive(comm, std::as_writable_bytes(part(step, offset, count)), previous);
+                      });
+  }
+
+  template <class T>
+  static void copy(std::span<const T> in, std::span<T> out) {
+    if (in.data() != out.data() && !in.empty()) std::memcpy(out.data(), in.data(), in.size_bytes());
+  }
+};
+
+}  // namespace algorithms
+}  // namespace ddpp

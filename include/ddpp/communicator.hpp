@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: BSL-1.0
+// communicator<Transport, Algorithms>: a group of ranks that exchange data. Everything it can do is a free
+// function over it (all_reduce.hpp, point_to_point.hpp, ...), but for what concerns the group itself.
+#pragma once
+
+#include <ddpp/algorithms/automatic.hpp>
+#include <ddpp/concepts.hpp>
+#include <ddpp/detail/group.hpp>
+#include <ddpp/prefix_store.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ddpp {
+
+/// A movable handle to a group's shared state, which pending work keeps alive too.
+///
+/// - Collectives are issued in one order, the same on all ranks. They may come from several threads if the
+/// program
+///   orders them alike on all ranks. Asynchronous ones run in that order on a progress thread, started by the
+///   first.
+/// - Point-to-point operations may come from any thread and wait for no collective.
+/// - An error under `group_error`, and a `timeout_error` of a collective, fails the communicator on all its
+/// ranks:
+///   each later call throws the first cause. `usage_error` and a timeout of a point-to-point operation do
+///   not.
+/// - The last handle's destruction says goodbye and does not wait for the others.
+template <ddpp::transport T, class A = algorithms::automatic>
+class communicator {
+ public:
+  using transport_type = T;
+  using algorithms_type = A;
+
+  /// Collective over the ranks of `boot`; blocks until all have come or boot.deadline has passed. `init` and
+  /// `launch` are the usual ways here.
+  explicit communicator(const bootstrap& boot, const typename T::options& options = {})
+      : group_(detail::group<T>::make(boot, options)) {}
+
+  communicator(communicator&&) noexcept = default;
+  communicator& operator=(communicator&&) noexcept = default;
+
+  int rank() const noexcept { return group_->rank(); }
+  int size() const noexcept { return group_->size(); }
+  T& transport() const noexcept { return group_->transport(); }
+  /// How long any operation may take.
+  std::chrono::milliseconds timeout() const noexcept { return group_->timeout(); }
+
+  /// Another handle to the same group.
+  communicator share() const { return communicator(group_, scope_); }
+
+  /// Collective. The ranks that give the same color form a new communicator, ordered by (key, rank). Blocks.
+  communicator split(int color, int key = 0);
+  /// Only the ranks listed call it, with the same list, whose order gives the new ranks. Blocks until all
+  /// have come.
+  communicator subgroup(const std::vector<int>& ranks);
+  /// Collective. The same ranks, a communicator of its own.
+  communicator duplicate() { return split(0, 0); }
+
+  /// Fails the group: all pending and later operations on all ranks throw `revoked_error` with this rank.
+  /// Does not block.
+  void revoke(const std::string& cause) {
+    group_->fail(
+        {failure_kind::revoked, rank(), "rank " + std::to_string(rank()) + " revoked the group: " + cause});
+  }
+
+  /// Runs `script(communicator&)` as a collective of its own, on the progress thread, in its place in the
+  /// order of collectives. The communicator that the script gets has a private context: its messages never
+  /// meet the user's, its collectives run at once. An exception that leaves the script revokes the group;
+  /// `wait` rethrows it here.
+  template <class Script>
+  work start(const fingerprint& print, Script script) {
+    refuse_inside("start");
+    return detail::group<T>::start(
+        group_, print,
+        [state = group_.get(), script = std::move(script)](detail::script_scope& scope) mutable {
+          communicator inside = within(*state, scope);
+          script(inside);
+        });
+  }
+
+  /// The same, and returns when it is done: on this thread, or inside the script that is running here.
+  template <class Script>
+  void run(const fingerprint& print, Script&& script) {
+    auto body = [&](detail::script_scope& scope) {
+      communicator inside = within(*group_, scope);
+      script(inside);
+    };
+    if (scope_)
+      group_->run_nested(*scope_, print, body);
+    else
+      group_->run(print, body);
+  }
+
+  // For algorithms, which are given a communicator inside a running collective.
+
+  /// When the running collective must be done.
+  ddpp::deadline deadline() const noexcept { return scope_ ? scope_->until : group_->deadline_from_now(); }
+  /// Whether this is the communicator of a running script.
+  bool inside_script() const noexcept { return scope_ != nullptr; }
+  const std::shared_ptr<detail::group<T>>& state() const noexcept { return group_; }
+
+ private:
+  communicator(std::shared_ptr<detail::group<T>> state, detail::script_scope* scope)
+      : group_(std::move(state)), scope_(scope) {}
+
+  // The running script keeps the group alive, so its communicator need not count.
+  static communicator within(detail::group<T>& state, detail::script_scope& scope) {
+    return communicator(std::shared_ptr<detail::group<T>>(std::shared_ptr<void>(), &state), &scope);
+  }
+
+  void refuse_inside(const char* what) const {
+    if (scope_) throw usage_error(std::string(what) + " cannot be called inside a hook or an algorithm");
+  }
+
+  communicator new_group(const std::string& key, int rank, int size) const;
+
+  std::shared_ptr<detail::group<T>> group_;
+  detail::script_scope* scope_ = nullptr;
+};
+
+template <ddpp::transport T, class A>
+communicator<T, A> communicator<T, A>::new_group(const std::string& key, int rank, int size) const {
+  bootstrap boot = group_->origin();
+  boot.rank = rank;
+  boot.size = size;
+  boot.deadline = group_->deadline_from_now();
+  if (size > 1) boot.store = std::make_shared<prefix_store>(key + "/", boot.store);
+  return communicator(boot, group_->options());
+}
+
+template <ddpp::transport T, class A>
+communicator<T, A> communicator<T, A>::split(int color, int key) {
+  refuse_inside("split");
+  using entry = std::array<std::int32_t, 2>;
+  std::vector<entry> entries(static_cast<std::size_t>(size()));
+  entries[static_cast<std::size_t>(rank())] = {color, key};
+  std::uint64_t sequence = 0;
+  run({.op = operation::split}, [&](communicator& inside) {
+    algorithms::ring{}.all_gather(inside, std::as_writable_bytes(std::span(entries)),
+                                  detail::partition(sizeof(entry) * entries.size(), size()));
+    sequence = inside.scope_->print.sequence;
+  });
+  std::vector<std::pair<int, int>> members;  // (key, rank)
+  for (int r = 0; r < size(); ++r) {
+    const entry& e = entries[static_cast<std::size_t>(r)];
+    if (e[0] == color) members.emplace_back(e[1], r);
+  }
+  std::sort(members.begin(), members.end());
+  const auto at = std::find(members.begin(), members.end(), std::pair(key, rank()));
+  return new_group("split." + std::to_string(sequence) + "." + std::to_string(color),
+                   static_cast<int>(at - members.begin()), static_cast<int>(members.size()));
+}
+
+template <ddpp::transport T, class A>
+communicator<T, A> communicator<T, A>::subgroup(const std::vector<int>& ranks) {
+  refuse_inside("subgroup");
+  std::string list;
+  for (const int r : ranks) {
+    if (r < 0 || r >= size()) {
+      throw usage_error("subgroup: rank " + std::to_string(r) + " is not in this group of " +
+                        std::to_string(size()));
+    }
+    if (std::count(ranks.begin(), ranks.end(), r) > 1) {
+      throw usage_error("subgroup: rank " + std::to_string(r) + " is listed twice");
+    }
+    list += (list.empty() ? "" : ",") + std::to_string(r);
+  }
+  const auto at = std::find(ranks.begin(), ranks.end(), rank());
+  if (at == ranks.end()) {
+    throw usage_error("subgroup: rank " + std::to_string(rank()) +
+                      " calls it but is not listed; only members call");
+  }
+  group_->check_usable([] { return std::string("subgroup"); }, "subgroup");
+  return new_group("subgroup." + list + "." + std::to_string(group_->next_subgroup(list)),
+                   static_cast<int>(at - ranks.begin()), static_cast<int>(ranks.size()));
+}
+
+}  // namespace ddpp

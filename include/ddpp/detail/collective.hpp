@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSL-1.0
+// What the front doors of the collectives share: the choice of an algorithm, argument checks, fingerprints.
+#pragma once
+
+#include <ddpp/buffer.hpp>
+#include <ddpp/communicator.hpp>
+#include <ddpp/op.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <span>
+#include <string>
+#include <type_traits>
+
+namespace ddpp {
+
+/// Stands for "the algorithms of the communicator" where a call names none.
+struct the_communicators {};
+
+namespace detail {
+
+template <class X>
+inline constexpr bool is_communicator = false;
+template <class T, class A>
+inline constexpr bool is_communicator<communicator<T, A>> = true;
+
+/// A communicator, as the first argument of every collective.
+template <class C>
+concept any_communicator = is_communicator<std::remove_cv_t<C>>;
+
+template <class Alg>
+inline constexpr bool is_named = !std::is_same_v<Alg, the_communicators>;
+
+template <class C, class Alg>
+using chosen_algorithm = std::conditional_t<is_named<Alg>, Alg, typename C::algorithms_type>;
+
+/// Native collectives are for those who leave the choice to ddpp.
+template <class C, class Alg>
+inline constexpr bool leaves_choice = std::is_same_v<chosen_algorithm<C, Alg>, algorithms::automatic>;
+
+/// Calls f with the algorithm object that a collective shall use: the one named; else the communicator's.
+template <class C, class Alg>
+constexpr auto algorithm_object(const Alg& named) {
+  if constexpr (is_named<Alg>)
+    return named;
+  else
+    return typename C::algorithms_type{};
+}
+
+/// Differing algorithms would wait for each other: their names are part of the fingerprint.
+template <class C, class Alg>
+constexpr std::uint32_t algorithm_code() {
+  using chosen = chosen_algorithm<C, Alg>;
+  if constexpr (std::is_same_v<chosen, algorithms::automatic>)
+    return 0;
+  else if constexpr (requires { std::string_view(chosen::name); })
+    return hash_of_name(chosen::name);
+  else
+    return 1;
+}
+
+template <class T>
+constexpr fingerprint fingerprint_of(operation op, std::size_t count, int root = -1,
+                                     std::uint32_t reduction = 0, std::uint32_t algorithm = 0) {
+  static_assert(sizeof(T) <= std::numeric_limits<std::uint16_t>::max(),
+                "elements may have up to 65,535 bytes");
+  return {.count = count,
+          .reduction = reduction,
+          .algorithm = algorithm,
+          .root = root,
+          .element_size = static_cast<std::uint16_t>(sizeof(T)),
+          .type = static_cast<std::uint8_t>(dtype_of<T>),
+          .op = op};
+}
+
+/// An asynchronous operation refuses what would be gone before it is done.
+template <class... Buffers>
+constexpr void require_lasting() {
+  static_assert((outlives_the_call<Buffers> && ...),
+                "ddpp: an asynchronous operation cannot take a temporary that owns its elements, since they "
+                "would be gone "
+                "before the work is done: pass a named buffer, or a span of one");
+}
+
+inline void check(bool good, const char* operation, const std::string& what) {
+  if (!good) throw usage_error(std::string(operation) + ": " + what);
+}
+
+template <class C>
+void check_peer(const C& comm, int rank, const char* operation, const char* role) {
+  check(rank >= 0 && rank < comm.size(), operation,
+        std::string(role) + " " + std::to_string(rank) + " is not a rank of this group of " +
+            std::to_string(comm.size()));
+}
+
+/// The same elements, or none in common.
+template <class T, class U>
+void check_overlap(std::span<T> in, std::span<U> out, const char* operation) {
+  const auto a = reinterpret_cast<std::uintptr_t>(in.data()),
+             b = reinterpret_cast<std::uintptr_t>(out.data());
+  check(in.empty() || out.empty() || a + in.size_bytes() <= b || b + out.size_bytes() <= a, operation,
+        "input and output overlap in part; they must be the same buffer or separate ones");
+}
+
+/// In-place all_gather and reduce_scatter follow NCCL: the small buffer is its rank's place in the large one.
+template <class T, class U>
+bool is_piece_of(std::span<T> piece, std::span<U> whole, int rank) {
+  return piece.data() == whole.data() + static_cast<std::size_t>(rank) * piece.size();
+}
+
+template <class T>
+void copy_elements(std::span<const T> from, std::span<T> to) {
+  if (!from.empty() && from.data() != to.data())
+    std::memcpy(static_cast<void*>(to.data()), from.data(), from.size_bytes());
+}
+
+}  // namespace detail
+}  // namespace ddpp

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSL-1.0
+// The element loops of reductions.
+#pragma once
+
+#include <ddpp/op.hpp>
+
+#include <cstddef>
+#include <cstring>
+
+namespace ddpp::detail {
+
+/// into[i] = op(first[i], second[i]). `into` may be either operand. A block is copied into local arrays of
+/// fixed length, so that the compiler needs no proof of aliasing or alignment to use vectors even at -O2.
+template <class T, class Op>
+void combine(T* into, const T* first, const T* second, std::size_t count, const Op& op) {
+  constexpr std::size_t block = sizeof(T) >= 64 ? 1 : 64 / sizeof(T);
+  std::size_t i = 0;
+  for (; i + block <= count; i += block) {
+    T a[block], b[block];
+    std::memcpy(a, first + i, sizeof a);
+    std::memcpy(b, second + i, sizeof b);
+    for (std::size_t k = 0; k < block; ++k) a[k] = op(a[k], b[k]);
+    std::memcpy(static_cast<void*>(into + i), a, sizeof a);
+  }
+  for (; i < count; ++i) into[i] = op(first[i], second[i]);
+}
+
+/// data[i] = data[i] / divisor: the last step of an average.
+template <number T>
+void divide(T* data, std::size_t count, int divisor) {
+  if constexpr (is_16_bit_float<T>) {
+    for (std::size_t i = 0; i < count; ++i)
+      data[i] = T(static_cast<float>(data[i]) / static_cast<float>(divisor));
+  } else if constexpr (std::floating_point<T>) {
+    for (std::size_t i = 0; i < count; ++i) data[i] /= static_cast<T>(divisor);
+  } else {
+    // In 64 bits: the number of ranks need not fit into T.
+    using wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+    for (std::size_t i = 0; i < count; ++i)
+      data[i] = static_cast<T>(static_cast<wide>(data[i]) / static_cast<wide>(divisor));
+  }
+}
+
+/// data[i] = data[i] * factor: the first step of a pre-multiplied sum.
+template <number T, class X>
+void multiply(T* data, std::size_t count, X factor) {
+  if constexpr (is_16_bit_float<T>) {
+    for (std::size_t i = 0; i < count; ++i)
+      data[i] = T(static_cast<float>(data[i]) * static_cast<float>(factor));
+  } else {
+    for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<T>(data[i] * static_cast<T>(factor));
+  }
+}
+
+}  // namespace ddpp::detail

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: BSL-1.0
+// The state behind a communicator and all its handles: the transport, the order of collectives, the progress
+// thread, and the translation of failures into public exceptions.
+//
+// Order: every collective takes a ticket when it is issued and runs when its ticket is served, on the
+// caller's thread if it blocks, on the progress thread if it is asynchronous. So a blocking collective with
+// nothing pending runs at once where it is called, and one behind pending work waits for it.
+#pragma once
+
+#include <ddpp/concepts.hpp>
+#include <ddpp/detail/exception_text.hpp>
+#include <ddpp/detail/fork_guard.hpp>
+#include <ddpp/error.hpp>
+#include <ddpp/store.hpp>
+#include <ddpp/work.hpp>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace ddpp::detail {
+
+/// What the collectives of a running script (an algorithm, a hook) share.
+struct script_scope {
+  deadline until = {};
+  fingerprint print = {};   ///< of the collective that the script makes up
+  std::uint32_t steps = 0;  ///< collectives begun inside it
+};
+
+/// Throws the public exception for `cause`, as met by `rank` in the operation described.
+[[noreturn]] inline void throw_failure(const failure& cause, int rank, const std::string& description,
+                                       const char* operation, std::uint64_t sequence) {
+  const std::string text = "rank " + std::to_string(rank) + ", " + description + ": " + cause.text;
+  switch (cause.kind) {
+    case failure_kind::peer_lost:
+      throw peer_lost(text, cause.rank, operation, sequence);
+    case failure_kind::mismatch:
+      throw mismatch_error(text, cause.rank, operation, sequence);
+    case failure_kind::timeout:
+      throw timeout_error(text);
+    case failure_kind::revoked:
+    case failure_kind::none:
+      break;
+  }
+  throw revoked_error(text, cause.rank, operation, sequence);
+}
+
+template <transport T>
+class group {
+ public:
+  group(const bootstrap& boot, const typename T::options& options)
+      : boot_(boot), options_(options), timeout_(boot.timeout), transport_(boot, options) {}
+  group(const group&) = delete;
+  group& operator=(const group&) = delete;
+
+  /// In a forked child the threads are gone and the peers are not the child's to leave: there, nothing is
+  /// touched.
+  static std::shared_ptr<group> make(const bootstrap& boot, const typename T::options& options) {
+    return std::shared_ptr<group>(new group(boot, options), [](group* self) {
+      if (!self->guard_.in_child()) delete self;
+    });
+  }
+
+  T& transport() noexcept { return transport_; }
+  int rank() const noexcept { return boot_.rank; }
+  int size() const noexcept { return boot_.size; }
+  const bootstrap& origin() const noexcept { return boot_; }
+  const typename T::options& options() const noexcept { return options_; }
+  std::chrono::milliseconds timeout() const noexcept { return timeout_; }
+  deadline deadline_from_now() const noexcept { return std::chrono::steady_clock::now() + timeout_; }
+
+  /// Runs `script(script_scope&)` as the next collective and returns when it is done.
+  template <class Script>
+  void run(fingerprint print, Script&& script) {
+    check_usable(print);
+    print.sequence = issued_.fetch_add(1) + 1;
+    await_turn(print.sequence);
+    const turn_passer pass_on(*this);
+    execute(print, script);
+  }
+
+  /// Runs it on the progress thread, after what was issued before.
+  template <class Script>
+  static work start(const std::shared_ptr<group>& self, fingerprint print, Script script) {
+    self->check_usable(print);
+    auto job = std::make_shared<script_task<Script>>(self, print, std::move(script));
+    self->enqueue(job);
+    return work(std::move(job));
+  }
+
+  /// Runs it inside a script that is running, with the script's deadline.
+  template <class Script>
+  void run_nested(script_scope& outer, fingerprint print, Script&& script) {
+    print.sequence = outer.print.sequence;
+    print.step = ++outer.steps;
+    announce(print);
+    script_scope scope{outer.until, print, outer.steps};
+    translate_failures(print, [&] { script(scope); });
+    outer.steps = scope.steps;
+    announce(outer.print);
+  }
+
+  /// Runs a point-to-point wait; its failures get the description's name. A deadline passed leaves the group
+  /// usable.
+  template <class Describe, class F>
+  void run_point_to_point(Describe&& description, const char* operation, std::uint64_t sequence, F&& f) {
+    try {
+      f();
+    } catch (const group_failed& failed) {
+      throw_failure(failed.cause(), rank(), description(), operation, sequence);
+    } catch (const deadline_passed&) {
+      throw timeout_error("rank " + std::to_string(rank()) + ", " + description() +
+                          " did not finish within " + std::to_string(timeout_.count()) + " ms");
+    }
+  }
+  std::uint64_t next_point_to_point() noexcept {
+    return point_to_point_.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+
+  /// Throws what makes the group unusable, if anything does.
+  void check_usable(const fingerprint& next) {
+    check_usable(
+        [&] {
+          return next.op == operation::hook ? std::string("a reduction") : std::string(name_of(next.op));
+        },
+        name_of(next.op));
+  }
+  template <class Describe>
+  void check_usable(Describe&& describe_operation, const char* operation) {
+    if (guard_.in_child()) {
+      throw usage_error(
+          "this communicator was made before fork(): only the parent can use it. Call ddpp::init in "
+          "the child for one of its own");
+    }
+    if (executing == this) {
+      throw usage_error(
+          "a hook or an algorithm called a collective on the communicator it was started from, which "
+          "would wait for itself: use the communicator that it is given");
+    }
+    if (has_swallowed_.load(std::memory_order_acquire)) rethrow_swallowed();
+    if (has_failed()) throw_failure(cause(), rank(), describe_operation(), operation, issued_.load());
+  }
+
+  bool has_failed() const noexcept {
+    if constexpr (has_control_plane<T>)
+      return transport_.failed();
+    else
+      return failed_.load(std::memory_order_acquire);
+  }
+
+  /// Fails the group for all ranks, unless it has failed already.
+  void fail(const failure& cause) {
+    if constexpr (!has_control_plane<T>) {
+      const std::lock_guard lock(mutex_);
+      if (!failed_.load(std::memory_order_relaxed)) {
+        cause_ = cause;
+        failed_.store(true, std::memory_order_release);
+      }
+    }
+    transport_.abort(cause);
+  }
+
+  /// How many subgroups of exactly these members have been made here.
+  std::uint64_t next_subgroup(const std::string& members) {
+    const std::lock_guard lock(mutex_);
+    return ++subgroups_[members];
+  }
+
+  /// Keeps an error that nobody waited for.
+  void swallow(std::exception_ptr error) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!swallowed_) swallowed_ = std::move(error);
+    has_swallowed_.store(true, std::memory_order_release);
+  }
+
+ private:
+  /// A collective on the progress thread; its `work` keeps the group alive through it.
+  class task : public completion {
+   public:
+    task(std::shared_ptr<group> owner, const fingerprint& print) : owner_(std::move(owner)), print_(print) {}
+
+    bool done() override { return finished_.load(std::memory_order_acquire); }
+    bool wait_until(deadline until) override {
+      std::unique_lock lock(owner_->mutex_);
+      return owner_->task_finished_.wait_until(lock, until, [&] { return done(); });
+    }
+    void wait() override {
+      std::unique_lock lock(owner_->mutex_);
+      owner_->task_finished_.wait(lock, [&] { return done(); });
+    }
+    void rethrow() override {
+      if (error_) std::rethrow_exception(error_);
+    }
+    void abandon() noexcept override {
+      if (owner_->guard_.in_child()) return;
+      wait();
+      if (error_) owner_->swallow(error_);
+    }
+
+    virtual void run() = 0;
+
+   protected:
+    friend group;
+    std::shared_ptr<group> owner_;
+    fingerprint print_;
+    std::exception_ptr error_;
+    std::atomic<bool> finished_{false};
+  };
+
+  template <class Script>
+  class script_task final : public task {
+   public:
+    script_task(std::shared_ptr<group> owner, const fingerprint& print, Script script)
+        : task(std::move(owner), print), script_(std::move(script)) {}
+    void run() override { this->owner_->execute(this->print_, script_); }
+
+   private:
+    Script script_;
+  };
+
+  struct turn_passer {
+    explicit turn_passer(group& owner_) : owner(owner_) {}
+    ~turn_passer() { owner.pass_turn(); }
+    group& owner;
+  };
+
+  struct progress_thread {
+    std::thread thread;
+    ~progress_thread() {
+      if (thread.joinable()) thread.join();
+    }
+  };
+
+  // A waiter raises turn_waiters_ before it looks at served_; who passes the turn stores served_ before it
+  // looks at turn_waiters_. Both orders are sequentially consistent, so one of the two sees the other.
+  void await_turn(std::uint64_t ticket) {
+    if (served_.load(std::memory_order_acquire) + 1 == ticket) return;
+    std::unique_lock lock(mutex_);
+    turn_waiters_.fetch_add(1);
+    turn_passed_.wait(lock, [&] { return served_.load() + 1 == ticket; });
+    turn_waiters_.fetch_sub(1);
+  }
+  void pass_turn() {
+    served_.fetch_add(1);
+    if (turn_waiters_.load() == 0) return;
+    { const std::lock_guard lock(mutex_); }
+    turn_passed_.notify_all();
+  }
+
+  void enqueue(const std::shared_ptr<task>& job) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!progress_.thread.joinable()) progress_.thread = std::thread([this] { make_progress(); });
+      job->print_.sequence = issued_.fetch_add(1) + 1;
+      queue_.push_back(job);
+    }
+    task_queued_.notify_one();
+  }
+
+  void make_progress() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      task_queued_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      std::shared_ptr<task> job = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      await_turn(job->print_.sequence);
+      try {
+        job->run();
+      } catch (...) {
+        job->error_ = std::current_exception();
+      }
+      pass_turn();
+      lock.lock();
+      // Whoever holds the work looks at it under the lock before letting go of it: the last reference, and
+      // with it perhaps the group's, is never dropped here.
+      job->finished_.store(true, std::memory_order_release);
+      job.reset();
+      task_finished_.notify_all();
+    }
+  }
+
+  template <class Script>
+  void execute(const fingerprint& print, Script&& script) {
+    script_scope scope{deadline_from_now(), print, 0};
+    struct mark_executing {
+      const void* before = std::exchange(executing, nullptr);
+      explicit mark_executing(const void* now) { executing = now; }
+      ~mark_executing() { executing = before; }
+    } const marked(this);
+    announce(print);
+    translate_failures(print, [&] { script(scope); });
+    if constexpr (has_control_plane<T>) transport_.leave();
+  }
+
+  void announce(const fingerprint& print) {
+    if constexpr (has_control_plane<T>) transport_.enter(print);
+  }
+
+  template <class F>
+  void translate_failures(const fingerprint& print, F&& f) {
+    try {
+      f();
+    } catch (const group_failed& failed) {
+      throw_failure(failed.cause(), print);
+    } catch (const deadline_passed&) {
+      fail(timeout_failure(print));
+      throw_failure(cause(), print);
+    } catch (...) {
+      if (!has_failed()) {
+        fail({failure_kind::revoked, rank(),
+              "rank " + std::to_string(rank()) + " threw in " + describe(print) + ": " +
+                  current_exception_text()});
+      }
+      throw;
+    }
+  }
+
+  [[noreturn]] void throw_failure(const failure& why, const fingerprint& print) const {
+    detail::throw_failure(why, rank(), describe(print), name_of(print.op), print.sequence);
+  }
+  [[noreturn]] static void throw_failure(const failure& why, int rank, const std::string& description,
+                                         const char* operation, std::uint64_t sequence) {
+    detail::throw_failure(why, rank, description, operation, sequence);
+  }
+
+  failure cause() const {
+    if constexpr (has_control_plane<T>) {
+      return transport_.cause();
+    } else {
+      const std::lock_guard lock(mutex_);
+      return cause_;
+    }
+  }
+
+  failure timeout_failure(const fingerprint& print) {
+    if constexpr (has_control_plane<T>) {
+      return describe_timeout(print, transport_.survey(std::chrono::steady_clock::now() + survey_time),
+                              timeout_);
+    } else {
+      return {failure_kind::timeout, -1,
+              describe(print) + " did not finish within " + std::to_string(timeout_.count()) +
+                  " ms (this transport cannot tell who is missing)"};
+    }
+  }
+
+  void rethrow_swallowed() {
+    std::exception_ptr error;
+    {
+      const std::lock_guard lock(mutex_);
+      error = std::exchange(swallowed_, nullptr);
+      has_swallowed_.store(false, std::memory_order_release);
+    }
+    if (error) std::rethrow_exception(error);
+  }
+
+ public:
+  ~group() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    task_queued_.notify_all();
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds survey_time{1000};
+  /// The group whose script this thread is running.
+  static inline thread_local const void* executing = nullptr;
+
+  const fork_guard guard_;
+  const bootstrap boot_;
+  const typename T::options options_;
+  const std::chrono::milliseconds timeout_;
+  T transport_;
+
+  std::atomic<std::uint64_t> issued_{0}, served_{0}, point_to_point_{0};
+  std::atomic<int> turn_waiters_{0};
+  std::atomic<bool> has_swallowed_{false}, failed_{false};
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable turn_passed_, task_queued_, task_finished_;
+  std::deque<std::shared_ptr<task>> queue_;
+  std::map<std::string, std::uint64_t> subgroups_;
+  std::exception_ptr swallowed_;
+  failure cause_;
+  bool stopping_ = false;
+  progress_thread progress_;  // last: joined before anything that it uses goes
+};
+
+}  // namespace ddpp::detail
