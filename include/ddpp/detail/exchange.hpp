@@ -91,8 +91,7 @@ void receive_and_combine(Comm& comm, std::span<T> into, std::span<const T> own, 
 /// Sends `out` and receives `incoming` elements, in segments that alternate: `take(segment)` receives one of
 /// them.
 template <class Comm, class T, class Take>
-void exchange_segments(Comm& comm, std::span<const T> out, int to, std::size_t incoming, int from,
-                       Take&& take) {
+void exchange_segments(Comm& comm, std::span<const T> out, int to, std::size_t incoming, Take&& take) {
   using transport = std::remove_cvref_t<decltype(comm.transport())>;
   const std::size_t length = segment_length<transport>(sizeof(T));
   const std::size_t outgoing = segments_in(out.size(), length), arriving = segments_in(incoming, length);
