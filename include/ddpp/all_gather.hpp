@@ -18,7 +18,7 @@ struct all_gather_call {
   Alg algorithm;
 
   fingerprint print() const {
-    return fingerprint_of<T>(operation::all_gather, in.size(), -1, 0, algorithm_code<C, Alg>());
+    return fingerprint_of<T>(collective::all_gather, in.size(), -1, 0, algorithm_code<C, Alg>());
   }
   void operator()(C& inside) const {
     using chosen = chosen_algorithm<C, Alg>;

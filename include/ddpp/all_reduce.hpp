@@ -51,7 +51,7 @@ struct all_reduce_call {
   Alg algorithm;
 
   fingerprint print() const {
-    return fingerprint_of<T>(operation::all_reduce, out.size(), -1, reduction_code<Op>(),
+    return fingerprint_of<T>(collective::all_reduce, out.size(), -1, reduction_code<Op>(),
                              algorithm_code<C, Alg>());
   }
   void operator()(C& inside) const {

@@ -10,7 +10,7 @@ namespace detail {
 
 template <class C>
 struct barrier_call {
-  static constexpr fingerprint print() { return {.op = operation::barrier}; }
+  static constexpr fingerprint print() { return {.op = collective::barrier}; }
   void operator()(C& inside) const {
     if constexpr (has_barrier<typename C::transport_type>)
       inside.transport().barrier(inside.deadline());

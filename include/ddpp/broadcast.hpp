@@ -18,7 +18,7 @@ struct broadcast_call {
   Alg algorithm;
 
   fingerprint print() const {
-    return fingerprint_of<T>(operation::broadcast, data.size(), root, 0, algorithm_code<C, Alg>());
+    return fingerprint_of<T>(collective::broadcast, data.size(), root, 0, algorithm_code<C, Alg>());
   }
   void operator()(C& inside) const {
     using chosen = chosen_algorithm<C, Alg>;

@@ -143,7 +143,7 @@ communicator<T, A> communicator<T, A>::split(int color, int key) {
   std::vector<entry> entries(static_cast<std::size_t>(size()));
   entries[static_cast<std::size_t>(rank())] = {color, key};
   std::uint64_t sequence = 0;
-  run({.op = operation::split}, [&](communicator& inside) {
+  run({.op = collective::split}, [&](communicator& inside) {
     algorithms::ring{}.all_gather(inside, std::as_writable_bytes(std::span(entries)),
                                   detail::partition(sizeof(entry) * entries.size(), size()));
     sequence = inside.scope_->print.sequence;

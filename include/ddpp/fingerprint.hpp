@@ -13,7 +13,7 @@
 
 namespace ddpp {
 
-enum class operation : std::uint8_t {
+enum class collective : std::uint8_t {
   none,
   all_reduce,
   reduce,
@@ -34,7 +34,7 @@ enum class operation : std::uint8_t {
   user
 };
 
-constexpr const char* name_of(operation op) noexcept {
+constexpr const char* name_of(collective op) noexcept {
   constexpr const char* names[] = {"no operation",
                                    "all_reduce",
                                    "reduce",
@@ -66,7 +66,7 @@ struct fingerprint {
   std::int32_t root = -1;       ///< or -1 where there is none
   std::uint16_t element_size = 0;
   std::uint8_t type = 0;  ///< a ddpp::dtype
-  operation op = operation::none;
+  collective op = collective::none;
   std::uint32_t reserved = 0;
 
   friend bool operator==(const fingerprint&, const fingerprint&) = default;

@@ -56,7 +56,7 @@ struct reduce_scatter_call {
   Alg algorithm;
 
   fingerprint print() const {
-    return fingerprint_of<T>(operation::reduce_scatter, out.size(), -1, reduction_code<Op>(),
+    return fingerprint_of<T>(collective::reduce_scatter, out.size(), -1, reduction_code<Op>(),
                              algorithm_code<C, Alg>());
   }
   void operator()(C& inside) const { reduce_scatter_any(inside, in, out, op, algorithm); }

@@ -63,7 +63,7 @@ constexpr std::uint32_t algorithm_code() {
 }
 
 template <class T>
-constexpr fingerprint fingerprint_of(operation op, std::size_t count, int root = -1,
+constexpr fingerprint fingerprint_of(collective op, std::size_t count, int root = -1,
                                      std::uint32_t reduction = 0, std::uint32_t algorithm = 0) {
   static_assert(sizeof(T) <= std::numeric_limits<std::uint16_t>::max(),
                 "elements may have up to 65,535 bytes");

@@ -45,7 +45,7 @@ inline std::string describe(const rank_state& state) {
     case rank_state::presence::here:
       break;
   }
-  if (state.last.op == operation::none) return "has begun no collective";
+  if (state.last.op == collective::none) return "has begun no collective";
   return (state.inside ? "in " : "has finished ") + ddpp::describe(state.last);
 }
 
@@ -75,14 +75,14 @@ inline failure describe_mismatch(const std::vector<rank_state>& ranks) {
   // right.
   std::size_t best = ranks.size(), most = 0;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (ranks[r].last.op == operation::none) continue;
+    if (ranks[r].last.op == collective::none) continue;
     const auto votes = static_cast<std::size_t>(std::count_if(
         ranks.begin(), ranks.end(), [&](const rank_state& other) { return other.last == ranks[r].last; }));
     if (votes > most) best = r, most = votes;
   }
   std::vector<int> odd;
   for (std::size_t r = 0; best < ranks.size() && r < ranks.size(); ++r) {
-    if (ranks[r].last.op != operation::none && ranks[r].last != ranks[best].last)
+    if (ranks[r].last.op != collective::none && ranks[r].last != ranks[best].last)
       odd.push_back(static_cast<int>(r));
   }
   std::string text = detail::list_of_ranks(odd) + " called something else than the others:";

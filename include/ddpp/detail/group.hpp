@@ -130,7 +130,7 @@ class group {
   void check_usable(const fingerprint& next) {
     check_usable(
         [&] {
-          return next.op == operation::hook ? std::string("a reduction") : std::string(name_of(next.op));
+          return next.op == collective::hook ? std::string("a reduction") : std::string(name_of(next.op));
         },
         name_of(next.op));
   }
