@@ -31,7 +31,8 @@ enum class collective : std::uint8_t {
   barrier,
   split,
   hook,
-  user
+  user,
+  step_given_up
 };
 
 constexpr const char* name_of(collective op) noexcept {
@@ -52,7 +53,8 @@ constexpr const char* name_of(collective op) noexcept {
                                    "barrier",
                                    "split",
                                    "a hook's collective",
-                                   "a collective of the user's"};
+                                   "a collective of the user's",
+                                   "giving up a training step"};
   return names[static_cast<std::uint8_t>(op)];
 }
 

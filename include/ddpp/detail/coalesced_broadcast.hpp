@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSL-1.0
+// Many pieces of memory, broadcast in few messages.
+#pragma once
+
+#include <ddpp/broadcast.hpp>
+#include <ddpp/detail/copy.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ddpp::detail {
+
+/// Collective; blocks. Every rank's pieces get what root's hold; all ranks have as many, of the same sizes.
+/// Small pieces travel together through a staging buffer, large ones from where they are.
+class coalesced_broadcast {
+ public:
+  template <class C>
+  void operator()(C& comm, std::span<const std::span<std::byte>> pieces, int root) {
+    if (comm.size() == 1) return;
+    const bool sending = comm.rank() == root;
+    std::size_t first = 0, staged = 0;
+    for (std::size_t i = 0; i <= pieces.size(); ++i) {
+      const bool large = i < pieces.size() && pieces[i].size() >= large_piece;
+      if (i == pieces.size() || large || staged + pieces[i].size() > staging_limit) {
+        flush(comm, pieces.subspan(first, i - first), staged, sending, root);
+        first = i + (large ? 1 : 0);
+        staged = 0;
+      }
+      if (large)
+        ddpp::broadcast(comm, as_numbers(pieces[i]), root);
+      else if (i < pieces.size())
+        staged += pieces[i].size();
+    }
+  }
+
+ private:
+  static constexpr std::size_t large_piece = std::size_t{1} << 18, staging_limit = std::size_t{1} << 22;
+
+  static std::span<std::uint8_t> as_numbers(std::span<std::byte> bytes) {
+    return {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()};
+  }
+
+  template <class C>
+  void flush(C& comm, std::span<const std::span<std::byte>> pieces, std::size_t bytes, bool sending,
+             int root) {
+    if (bytes == 0) return;
+    if (staging_.size() < bytes) staging_.resize(bytes);
+    std::byte* at = staging_.data();
+    for (const auto& piece : pieces) {
+      if (sending) copy_bytes(at, piece.data(), piece.size());
+      at += piece.size();
+    }
+    ddpp::broadcast(comm, as_numbers(std::span(staging_).first(bytes)), root);
+    at = staging_.data();
+    for (const auto& piece : pieces) {
+      if (!sending) copy_bytes(piece.data(), at, piece.size());
+      at += piece.size();
+    }
+  }
+
+  std::vector<std::byte> staging_;
+};
+
+}  // namespace ddpp::detail

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSL-1.0
+// Communication hooks: how the gradients of a bucket become their average. A hook is any
+//     void operator()(Comm&, gradient_bucket&)
+// that leaves in the bucket the sum over ranks of bucket.scale() times the gradients. It is blocking code: it
+// runs on the progress thread, buckets in order, and every collective that it calls on the communicator it is
+// given runs at once. What it throws fails the group. A hook with `static constexpr bool
+// takes_scaled_gradients = true` lets the scale be applied on the way into the bucket, where that costs no
+// pass over memory; bucket.scale() is then 1.
+#pragma once
+
+#include <ddpp/all_reduce.hpp>
+#include <ddpp/detail/scaling.hpp>
+#include <ddpp/dtype.hpp>
+#include <ddpp/gradient_bucket.hpp>
+
+#include <cstddef>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace ddpp::hooks {
+
+/// Scales, then sums, as torch does without a hook.
+struct all_reduce {
+  static constexpr bool takes_scaled_gradients = true;
+
+  template <class C>
+  void operator()(C& comm, gradient_bucket& bucket) const {
+    bucket.visit([&](auto gradients) {
+      detail::scale(gradients, bucket.scale());
+      ddpp::all_reduce(comm, gradients);
+    });
+  }
+};
+
+/// Scales and rounds float and double gradients to Narrow, hands them to the inner hook, and widens the
+/// result.
+template <class Narrow, class Inner>
+struct compress_to {
+  static constexpr bool takes_scaled_gradients = false;
+
+  [[no_unique_address]] Inner inner = {};
+  std::vector<Narrow> narrow = {};
+
+  template <class C>
+  void operator()(C& comm, gradient_bucket& bucket) {
+    bucket.visit([&]<class T>(std::span<T> gradients) {
+      if constexpr (is_16_bit_float<T>) {
+        inner(comm, bucket);
+      } else {
+        const T scale = static_cast<T>(bucket.scale());
+        if (narrow.size() < gradients.size()) narrow.resize(gradients.size());
+        detail::transform_into(narrow.data(), gradients.data(), gradients.size(),
+                               [scale](T value) { return static_cast<float>(value * scale); });
+        auto compressed = bucket.represented_by(std::span(narrow).first(gradients.size()), 1.0);
+        inner(comm, compressed);
+        detail::transform_into(gradients.data(), narrow.data(), gradients.size(),
+                               [](Narrow value) { return static_cast<float>(value); });
+      }
+    });
+  }
+};
+
+/// Half the traffic of float: gradients travel as IEEE 754 binary16 (range 6e-8 to 65504). Sums are in float
+/// where the algorithm allows.
+template <class Inner = all_reduce>
+struct fp16_compress : compress_to<half, Inner> {};
+
+/// Half the traffic of float, with float's range and 8 bits of precision.
+template <class Inner = all_reduce>
+struct bf16_compress : compress_to<bfloat16, Inner> {};
+
+}  // namespace ddpp::hooks
