@@ -97,6 +97,12 @@ class store_table {
 
   void push(const std::string& key, std::string_view value) { queues_[key].emplace_back(value); }
 
+  /// Null when the queue is empty. Valid until the next change.
+  const std::string* front(const std::string& key) const {
+    const auto at = queues_.find(key);
+    return at == queues_.end() ? nullptr : &at->second.front();
+  }
+
   std::optional<std::string> pop(const std::string& key) {
     const auto at = queues_.find(key);
     if (at == queues_.end()) return std::nullopt;

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: BSL-1.0
+// How the ranks of one group find each other in a store that may hold what an earlier run left behind.
+//
+// Rank 0 draws a nonce and publishes it under the group's key. The others read it, announce themselves by
+// adding to the counter nonce/rank, and wait for rank 0's word at nonce/go. When all have announced
+// themselves, rank 0 deletes the group's key and gives the word. So the group's key exists only while a group
+// forms, a nonce that has had its word is never read again, and the next group under the same key is a new
+// one: unnamed groups need no numbers. A nonce left by a run that died while forming never gets its word; who
+// follows it looks at the group's key now and then, and goes over to the new nonce. A counter of 2 tells that
+// two processes have the same rank: the second says so at nonce/clash and never joins.
+#pragma once
+
+#include <ddpp/detail/deadline.hpp>
+#include <ddpp/detail/socket.hpp>
+#include <ddpp/error.hpp>
+#include <ddpp/store.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ddpp::detail {
+
+inline std::string random_nonce() {
+  std::uint64_t bits[2];
+  fill_random(std::as_writable_bytes(std::span(bits)));
+  std::string text;
+  for (std::uint64_t word : bits) {
+    for (int i = 0; i < 16; ++i, word >>= 4) text += "0123456789abcdef"[word & 15];
+  }
+  return text;
+}
+
+class group_formation {
+ public:
+  group_formation(store& meeting, const std::string& name, int rank, int size, deadline until)
+      : store_(meeting),
+        key_(name.empty() ? "ddpp/group" : "ddpp/group/" + name),
+        rank_(rank),
+        size_(size),
+        until_(until),
+        timeout_(time_left(until)) {}
+
+  /// Blocks until all ranks have come and returns the nonce, a prefix for the group's keys. Throws
+  /// `timeout_error` naming who is missing, `init_error` when a rank is there twice.
+  std::string run() { return rank_ == 0 ? lead() : follow(); }
+
+ private:
+  using milliseconds = std::chrono::milliseconds;
+
+  /// How long to wait at a time before looking for what else may have happened: 10 ms doubling to 1 s.
+  class patience {
+   public:
+    milliseconds next(deadline until) {
+      const milliseconds now = length_;
+      length_ = std::min(2 * length_, milliseconds(1000));
+      return std::min(now, time_left(until));
+    }
+
+   private:
+    milliseconds length_{10};
+  };
+
+  std::string lead() {
+    nonce_ = random_nonce();
+    store_.set(key_, nonce_);
+    std::vector<std::string> members;
+    for (int r = 1; r < size_; ++r) members.push_back(member(r));
+    patience slice;
+    for (bool all_here = false; !all_here;) {
+      all_here = came(members, slice.next(until_));
+      check_sole_leader();
+      if (store_.check({word("clash")})) {
+        const std::string why = store_.get(word("clash"));
+        give_word(why);
+        throw init_error(why);
+      }
+      if (!all_here && time_left(until_) == milliseconds(0)) {
+        const std::string text = missing_ranks();
+        give_word(timed_out + text);
+        throw timeout_error(text);
+      }
+    }
+    give_word(go);
+    return nonce_;
+  }
+
+  void give_word(const std::string& verdict) {
+    store_.delete_key(key_);
+    store_.set(word("go"), verdict);
+  }
+
+  void check_sole_leader() {
+    const std::string current = store_.compare_set(key_, no_nonce, no_nonce);
+    if (current == nonce_) return;
+    const std::string why = taken_twice();
+    if (!current.empty()) store_.set(current + "/clash", why);
+    throw init_error(why);
+  }
+
+  std::string follow() {
+    patience slice;
+    bool taken = false;
+    for (;;) {
+      if (nonce_.empty()) {
+        if (!came({key_}, time_left(until_))) throw timeout_error(missing_ranks());
+        nonce_ = store_.compare_set(key_, no_nonce, no_nonce);
+        if (nonce_.empty()) continue;  // that group has formed; the key was about to be deleted
+        taken = announce();
+        slice = {};
+      }
+      if (came({word("go")}, slice.next(until_))) return obey(store_.get(word("go")), taken);
+      if (time_left(until_) == milliseconds(0)) throw timeout_error(missing_ranks());
+      const std::string current = store_.compare_set(key_, no_nonce, no_nonce);
+      if (current == nonce_ || current.empty() || store_.check({word("go")})) continue;
+      nonce_.clear();  // the one followed was an earlier run's
+    }
+  }
+
+  /// Whether another process was here before with the same rank.
+  bool announce() {
+    if (store_.add(member(rank_), 1) == 1) return false;
+    store_.set(word("clash"), taken_twice());
+    return true;
+  }
+
+  std::string taken_twice() const {
+    return "two processes are rank " + std::to_string(rank_) + " of " + std::to_string(size_) + " (key " +
+           key_ + ")";
+  }
+
+  std::string obey(const std::string& verdict, bool taken) const {
+    if (verdict.starts_with(timed_out)) throw timeout_error(verdict.substr(timed_out.size()));
+    if (verdict != go) throw init_error(verdict);
+    if (taken) throw init_error(taken_twice());
+    return nonce_;
+  }
+
+  bool came(const std::vector<std::string>& keys, milliseconds timeout) {
+    try {
+      store_.wait(keys, timeout);
+      return true;
+    } catch (const timeout_error&) {
+      return store_.check(keys);
+    }
+  }
+
+  std::string missing_ranks() {
+    std::string list;
+    const auto name = [&](int r) { list += (list.empty() ? "rank " : ", rank ") + std::to_string(r); };
+    if (nonce_.empty()) {
+      name(0);
+    } else {
+      for (int r = 1; r < size_; ++r) {
+        if (!store_.check({member(r)})) name(r);
+      }
+    }
+    const std::string who = "rank " + std::to_string(rank_) + " of " + std::to_string(size_);
+    if (list.empty())
+      return who + " waited " + text_of(timeout_) + " in vain for rank 0 to let the group begin";
+    return list + (list.find(',') == std::string::npos ? " has" : " have") + " not come within " +
+           text_of(timeout_) + " (" + who + " waited; key " + key_ + ")";
+  }
+
+  std::string member(int rank) const { return nonce_ + "/rank/" + std::to_string(rank); }
+  std::string word(const char* name) const { return nonce_ + "/" + name; }
+
+  static inline const std::string go = "go", timed_out = "timeout: ";
+  /// No nonce looks like this: comparing with it reads the key without waiting for it.
+  static constexpr std::string_view no_nonce = "-";
+
+  store& store_;
+  std::string key_;
+  int rank_, size_;
+  deadline until_;
+  milliseconds timeout_;
+  std::string nonce_;
+};
+
+}  // namespace ddpp::detail

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: BSL-1.0
+// From options and environment to a group that has come together: who this rank is, where the ranks meet, and
+// the store that they meet in.
+#pragma once
+
+#include <ddpp/concepts.hpp>
+#include <ddpp/detail/deadline.hpp>
+#include <ddpp/detail/init_method.hpp>
+#include <ddpp/detail/join_group.hpp>
+#include <ddpp/detail/secret.hpp>
+#include <ddpp/environment.hpp>
+#include <ddpp/error.hpp>
+#include <ddpp/file_store.hpp>
+#include <ddpp/prefix_store.hpp>
+#include <ddpp/store.hpp>
+#include <ddpp/tcp_store.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unistd.h>
+#include <utility>
+
+namespace ddpp {
+
+struct init_options {
+  /// "env://" (when empty; DDPP_INIT_METHOD replaces that), "tcp://host:port", "file:///path"; the last two
+  /// may end in "?rank=0&world_size=2".
+  std::string init_method = {};
+  int rank = -1;  ///< -1: from the init method or the environment; both or neither of rank and world_size
+  int world_size = -1;
+  /// For every operation of the communicator.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  /// For coming together, when it should differ from `timeout`.
+  std::optional<std::chrono::milliseconds> init_timeout = {};
+  /// Where the ranks meet, instead of an init method.
+  std::shared_ptr<ddpp::store> store = {};
+  /// Tells groups apart that the ranks make in different order, or at the same time. Those without a name are
+  /// told apart by their order.
+  std::string group_name = {};
+};
+
+namespace detail {
+
+/// Who this rank is and where it meets the others.
+struct appointment {
+  int rank = 0;
+  int size = 1;
+  init_method place = {};             ///< unused when there is a store, or nobody to meet
+  std::shared_ptr<store> known = {};  ///< the user's
+};
+
+inline int agreed_number(const char* name, int option, int in_method) {
+  if (option >= 0 && in_method >= 0 && option != in_method) {
+    throw usage_error(std::string("init: ") + name +
+                      " is given twice and differs: " + std::to_string(option) + " as an option, " +
+                      std::to_string(in_method) + " in the init method");
+  }
+  return option >= 0 ? option : in_method;
+}
+
+inline void check_init_options(const init_options& options) {
+  if (options.store && !options.init_method.empty()) {
+    throw usage_error("init: a store and an init method (\"" + options.init_method +
+                      "\") exclude each other");
+  }
+  if (options.timeout.count() <= 0 || (options.init_timeout && options.init_timeout->count() <= 0)) {
+    throw usage_error("init: timeouts must be longer than 0 ms");
+  }
+  if (options.rank < -1) throw init_error("init: rank " + std::to_string(options.rank) + " is negative");
+  if (options.world_size < -1 || options.world_size == 0) {
+    throw init_error("init: world_size " + std::to_string(options.world_size) + " is not positive");
+  }
+}
+
+/// A place on this host that only the ranks of one launch share, for launchers that name none.
+inline init_method host_local_place(const std::string& job) {
+  init_method place;
+  place.is = init_method::kind::file;
+  place.path = "/tmp/ddpp-" + std::to_string(::geteuid()) + "-";
+  for (const char c : job)
+    place.path += (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ? c : '-';
+  return place;
+}
+
+/// torchrun's agent serves a store of its own at MASTER_PORT, in a protocol of its own.
+inline bool torchrun_serves_master_port() {
+  const char* const value = variable("TORCHELASTIC_USE_AGENT_STORE");
+  return value && (std::string_view(value) == "True" || std::string_view(value) == "1");
+}
+
+/// What the launcher calls this job, when all its ranks are on this host; else empty.
+inline std::string host_local_job(const launched& here) {
+  if (!here.by || here.local_size != here.size) return {};
+  const auto text = [](const char* name) { return std::string(variable(name) ? variable(name) : ""); };
+  if (torchrun_serves_master_port()) {
+    return "torchrun-" + text("TORCHELASTIC_RUN_ID") + "-" + text("MASTER_PORT") + "-" +
+           text("TORCHELASTIC_RESTART_COUNT");
+  }
+  const std::string_view by = here.by->name;
+  if (by == "Open MPI") {
+    for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
+      if (variable(name)) return "openmpi-" + text(name);
+    }
+  }
+  if (by == "Slurm") return "slurm-" + text("SLURM_JOB_ID") + "-" + text("SLURM_STEP_ID");
+  if (by == "PMI") return "pmi-" + std::to_string(::getppid());
+  return {};
+}
+
+/// MASTER_ADDR and MASTER_PORT, or a file where the launcher's ranks are all on this host.
+inline init_method place_from_environment(const launched& here) {
+  const char* const address = variable("MASTER_ADDR");
+  const bool usable = !torchrun_serves_master_port();
+  if (usable && address && variable("MASTER_PORT")) {
+    init_method place;
+    place.is = init_method::kind::tcp;
+    place.host = address;
+    const int port = number_in("MASTER_PORT");
+    if (port < 1 || port > 65535) {
+      throw init_error("MASTER_PORT is " + std::to_string(port) + ", which is no port from 1 to 65535");
+    }
+    place.port = static_cast<std::uint16_t>(port);
+    return place;
+  }
+  if (usable && (address || variable("MASTER_PORT"))) {
+    throw init_error(address ? "MASTER_ADDR is set but MASTER_PORT is not"
+                             : "MASTER_PORT is set but MASTER_ADDR is not");
+  }
+  if (const std::string job = host_local_job(here); !job.empty()) return host_local_place(job);
+  if (!usable) {
+    throw init_error(
+        "MASTER_PORT is taken by torchrun's agent (TORCHELASTIC_USE_AGENT_STORE), and the ranks are on "
+        "several hosts: "
+        "set DDPP_INIT_METHOD=tcp://host:port with a free port on the host of rank 0");
+  }
+  throw init_error(
+      "there are several ranks, but MASTER_ADDR and MASTER_PORT are not set: set them to the host of rank 0 "
+      "and a free "
+      "port there, or give an init method (tcp://host:port or file:///path)");
+}
+
+/// Explicit numbers first, then the launcher's; nothing at all is a world of one, half of anything is an
+/// error.
+inline appointment resolve_appointment(const init_options& options) {
+  check_init_options(options);
+  const char* const replaced =
+      options.init_method.empty() && !options.store ? variable("DDPP_INIT_METHOD") : nullptr;
+  const std::string text = replaced ? replaced : options.init_method.empty() ? "env://" : options.init_method;
+  appointment result;
+  result.place = init_method_parser(text).parse();
+  result.known = options.store;
+  const bool by_environment = !options.store && result.place.is == init_method::kind::env;
+
+  result.rank = agreed_number("rank", options.rank, result.place.rank);
+  result.size = agreed_number("world_size", options.world_size, result.place.world_size);
+  if ((result.rank < 0) != (result.size < 0)) {
+    throw init_error(result.rank < 0 ? "init: world_size is given but rank is not: give both or neither"
+                                     : "init: rank is given but world_size is not: give both or neither");
+  }
+  launched here;
+  if (result.rank < 0) {
+    here = read_environment();
+    if (!here.by && !by_environment) {
+      throw init_error(
+          "init: a store, tcp:// and file:// need rank and world_size, and no launcher has set any");
+    }
+    result.rank = here.rank;
+    result.size = here.size;
+  } else {
+    check_rank_below_size("rank", result.rank, "world_size", result.size);
+    if (by_environment && result.size > 1 && torchrun_serves_master_port()) here = read_environment();
+  }
+  if (by_environment && result.size > 1) result.place = place_from_environment(here);
+  return result;
+}
+
+/// The tcp stores that this process serves or is a client of: several groups at one address share them.
+class store_registry {
+ public:
+  static store_registry& instance() {
+    static store_registry* const only = new store_registry;  // never destroyed: used until the process ends
+    return *only;
+  }
+
+  std::shared_ptr<tcp_store> find(const std::string& where) {
+    const std::lock_guard lock(mutex_);
+    const auto at = stores_.find(where);
+    return at == stores_.end() ? nullptr : at->second.lock();
+  }
+
+  void put(const std::string& where, const std::shared_ptr<tcp_store>& made) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(stores_, [](const auto& entry) { return entry.second.expired(); });
+    stores_[where] = made;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<tcp_store>> stores_;
+};
+
+/// Rank 0 serves, unless somebody does already; the others join.
+inline std::shared_ptr<tcp_store> open_tcp_store(const init_method& place, int rank, deadline until) {
+  tcp_store_options with{.timeout = time_left(until), .secret = job_secret()};
+  std::string why_not_served;
+  if (rank == 0) {
+    bool in_use = false;
+    try {
+      return std::make_shared<tcp_store>(store_listener(place.host, place.port, &in_use), with);
+    } catch (const authentication_error&) {
+      throw;
+    } catch (const init_error& e) {
+      why_not_served = std::string("; rank 0 tried to serve the store there itself: ") + e.what();
+    }
+    // Only a store that is there already can help, for example one that another host serves.
+    if (!in_use) with.timeout = std::min(with.timeout, std::chrono::milliseconds(5000));
+  }
+  try {
+    return std::make_shared<tcp_store>(place.host, place.port, tcp_store::client, with);
+  } catch (const timeout_error& e) {
+    if (rank == 0) throw init_error(e.what() + why_not_served);
+    throw timeout_error(std::string(e.what()) +
+                        "; rank 0 serves the store there, unless somebody else does: rank 0 "
+                        "has not come");
+  }
+}
+
+inline bool answers(store& meeting) {
+  try {
+    meeting.check({"ddpp"});
+    return true;
+  } catch (const error&) {
+    return false;
+  }
+}
+
+/// Joins the group in a tcp store. A store left over from an earlier group may go while this rank waits in it
+/// (its rank 0 has finished that group later than this rank did): then there is a new one to join.
+inline std::pair<std::shared_ptr<tcp_store>, std::string> join_by_tcp(const appointment& at,
+                                                                      const std::string& name,
+                                                                      deadline until) {
+  const std::string where = host_and_port(at.place.host, at.place.port) + " " +
+                            std::to_string(fork_registry::instance().generation());
+  std::shared_ptr<tcp_store> meeting = store_registry::instance().find(where);
+  for (retry_pause pause;; pause.sleep(until)) {
+    if (!meeting) {
+      meeting = open_tcp_store(at.place, at.rank, until);
+      store_registry::instance().put(where, meeting);
+    }
+    try {
+      return {meeting, group_formation(*meeting, name, at.rank, at.size, until).run()};
+    } catch (const authentication_error&) {
+      throw;
+    } catch (const init_error&) {
+      if (time_left(until).count() == 0 || answers(*meeting)) throw;
+    }
+    meeting.reset();
+  }
+}
+
+/// Blocks until all ranks of the group have come to the store and knows what a transport is constructed from.
+inline bootstrap come_together(const init_options& options) {
+  const deadline until = deadline_after(options.init_timeout.value_or(options.timeout));
+  const appointment at = resolve_appointment(options);
+  bootstrap boot;
+  boot.rank = at.rank;
+  boot.size = at.size;
+  boot.deadline = until;
+  boot.timeout = options.timeout;
+  if (at.size == 1) return boot;
+
+  std::shared_ptr<store> meeting = at.known;
+  std::string nonce;
+  boot.host = "127.0.0.1";
+  if (!meeting && at.place.is == init_method::kind::tcp) {
+    auto [served, joined] = join_by_tcp(at, options.group_name, until);
+    meeting = std::move(served);
+    nonce = std::move(joined);
+  } else {
+    if (!meeting) meeting = std::make_shared<file_store>(at.place.path, time_left(until));
+    nonce = group_formation(*meeting, options.group_name, at.rank, at.size, until).run();
+  }
+  if (!options.store) meeting->set_timeout(options.timeout);
+  if (const auto* tcp = dynamic_cast<const tcp_store*>(meeting.get())) boot.host = tcp->local_address();
+  boot.secret = job_secret();
+  boot.store = std::make_shared<prefix_store>(nonce, std::move(meeting));
+  return boot;
+}
+
+/// Rank 0 may be the one who serves the store: it waits until nobody needs it any more to become a member.
+/// `failed` tells that the group has failed meanwhile.
+template <class Failed>
+void settle(const bootstrap& boot, Failed&& failed) {
+  if (boot.size == 1) return;
+  if (boot.store->add("settled", 1) == boot.size) boot.store->set("all settled", "");
+  while (boot.rank == 0 && !boot.store->check({"all settled"}) && !failed()) {
+    const auto slice = std::min(time_left(boot.deadline), std::chrono::milliseconds(500));
+    try {
+      boot.store->wait({"all settled"}, slice);
+    } catch (const timeout_error&) {
+      if (slice.count() == 0)
+        throw timeout_error("init: some ranks joined the group but did not become members in time");
+    }
+  }
+}
+
+}  // namespace detail
+}  // namespace ddpp
