@@ -2,33 +2,40 @@
 // all_gather: every rank gets everyone's buffer, in the order of ranks.
 #pragma once
 
-#include <ddpp/detail/collective.hpp>
+#include <ddpp/detail/layout.hpp>
 #include <ddpp/work.hpp>
 
 #include <cstddef>
 #include <span>
+#include <utility>
 
 namespace ddpp {
 namespace detail {
 
 template <class C, class T, class Alg>
 struct all_gather_call {
+  collective op;
   std::span<const T> in;
   std::span<T> out;
+  layout pieces;
   Alg algorithm;
 
   fingerprint print() const {
-    return fingerprint_of<T>(collective::all_gather, in.size(), -1, 0, algorithm_code<C, Alg>());
+    fingerprint print = fingerprint_of<T>(op, op == collective::all_gather ? in.size() : out.size(), -1, 0,
+                                          algorithm_code<C, Alg>());
+    print.counts = pieces.hash();
+    return print;
   }
   void operator()(C& inside) const {
     using chosen = chosen_algorithm<C, Alg>;
-    copy_elements(in, out.subspan(in.size() * static_cast<std::size_t>(inside.rank()), in.size()));
+    copy_elements(in, pieces.block(out, inside.rank()));
     if (inside.size() == 1) return;
     const auto bytes = std::as_writable_bytes(out);
-    const auto blocks = partition(out.size(), inside.size()).scaled(sizeof(T));
+    const auto blocks = pieces.blocks().scaled(sizeof(T));
     if constexpr (leaves_choice<C, Alg> && has_all_gather<typename C::transport_type, T>) {
-      inside.transport().all_gather(in, out, inside.deadline());
-    } else if constexpr (requires(const chosen& a) { a.all_gather(inside, bytes, blocks); }) {
+      if (op == collective::all_gather) return inside.transport().all_gather(in, out, inside.deadline());
+    }
+    if constexpr (requires(const chosen& a) { a.all_gather(inside, bytes, blocks); }) {
       algorithm_object<C>(algorithm).all_gather(inside, bytes, blocks);
     } else {
       static_assert(!is_named<Alg>,
@@ -39,18 +46,16 @@ struct all_gather_call {
 };
 
 template <class C, class I, class O, class Alg>
-auto make_all_gather(const C& comm, I&& input, O&& output, Alg algorithm) {
+auto make_all_gather(const C& comm, collective op, I&& input, O&& output, layout pieces, Alg algorithm) {
   using T = element_t<O>;
   static_assert(std::is_same_v<element_t<I>, T>,
                 "ddpp: input and output of all_gather must have the same element type");
   const std::span<const T> in = as_span(input);
   const std::span<T> out = as_span(output);
-  const auto n = static_cast<std::size_t>(comm.size());
-  check(out.size() == n * in.size(), "all_gather",
-        "the output has " + std::to_string(out.size()) + " elements; it needs those of " + std::to_string(n) +
-            " ranks, " + std::to_string(n * in.size()));
-  if (!is_piece_of(in, out, comm.rank())) check_overlap(in, out, "all_gather");
-  return all_gather_call<C, T, Alg>{in, out, algorithm};
+  check_total(out.size(), pieces, name_of(op), "output");
+  check_piece(in.size(), pieces, comm.rank(), name_of(op), "input");
+  if (in.data() != pieces.block(out, comm.rank()).data()) check_overlap(in, out, name_of(op));
+  return all_gather_call<C, T, Alg>{op, in, out, std::move(pieces), algorithm};
 }
 
 }  // namespace detail
@@ -60,7 +65,8 @@ auto make_all_gather(const C& comm, I&& input, O&& output, Alg algorithm) {
 /// Blocks. Throws `peer_lost`, `mismatch_error`, `timeout_error`, `revoked_error`.
 template <detail::any_communicator C, buffer I, mutable_buffer O, class Alg = the_communicators>
 void all_gather(C& comm, I&& in, O&& out, Alg algorithm = {}) {
-  const auto call = detail::make_all_gather(comm, in, out, algorithm);
+  const auto call = detail::make_all_gather(comm, collective::all_gather, in, out,
+                                            detail::layout(as_span(in).size(), comm.size()), algorithm);
   comm.run(call.print(), call);
 }
 
@@ -68,7 +74,25 @@ void all_gather(C& comm, I&& in, O&& out, Alg algorithm = {}) {
 template <detail::any_communicator C, buffer I, mutable_buffer O, class Alg = the_communicators>
 work all_gather_async(C& comm, I&& in, O&& out, Alg algorithm = {}) {
   detail::require_lasting<I, O>();
-  const auto call = detail::make_all_gather(comm, in, out, algorithm);
+  const auto call = detail::make_all_gather(comm, collective::all_gather, in, out,
+                                            detail::layout(as_span(in).size(), comm.size()), algorithm);
+  return comm.start(call.print(), call);
+}
+
+/// all_gather with counts[r] elements from rank r, one after the other in `out`. The counts are the same on
+/// all ranks.
+template <detail::any_communicator C, buffer I, mutable_buffer O, class Alg = the_communicators>
+void all_gather_v(C& comm, I&& in, O&& out, std::span<const std::size_t> counts, Alg algorithm = {}) {
+  const auto call = detail::make_all_gather(comm, collective::all_gather_v, in, out,
+                                            detail::layout(counts, comm.size(), "all_gather_v"), algorithm);
+  comm.run(call.print(), call);
+}
+
+template <detail::any_communicator C, buffer I, mutable_buffer O, class Alg = the_communicators>
+work all_gather_v_async(C& comm, I&& in, O&& out, std::span<const std::size_t> counts, Alg algorithm = {}) {
+  detail::require_lasting<I, O>();
+  const auto call = detail::make_all_gather(comm, collective::all_gather_v, in, out,
+                                            detail::layout(counts, comm.size(), "all_gather_v"), algorithm);
   return comm.start(call.print(), call);
 }
 

@@ -69,7 +69,7 @@ struct fingerprint {
   std::uint16_t element_size = 0;
   std::uint8_t type = 0;  ///< a ddpp::dtype
   collective op = collective::none;
-  std::uint32_t reserved = 0;
+  std::uint32_t counts = 0;  ///< a hash of the counts of a _v collective, else 0
 
   friend bool operator==(const fingerprint&, const fingerprint&) = default;
 };

@@ -169,6 +169,26 @@ void recv(C& comm, B&& data, int from, int tag = 0) {
   detail::run_message(comm, description, detail::post_receive(comm, data, description));
 }
 
+/// Sends `out` to rank `to` while receiving `in` from rank `from`. Blocks until both are done.
+template <detail::any_communicator C, buffer O, mutable_buffer I>
+void send_recv(C& comm, O&& out, int to, I&& in, int from, int tag = 0) {
+  const auto sending = detail::describe_message(comm, "send_recv", " to rank ", to, tag);
+  const auto receiving = detail::describe_message(comm, "send_recv", " from rank ", from, tag);
+  auto received = detail::post_receive(comm, in, receiving)();
+  detail::run_message(comm, sending, detail::post_send(comm, out, sending));
+  detail::run_message(comm, receiving, [&] { return std::move(received); });
+}
+
+/// Issues the operations that `f` issues as one group, so that opposite sends and receives cannot wait for
+/// each other. The transports on a host need no help with that: there it is just f().
+template <detail::any_communicator C, class F>
+void group(C& comm, F&& f) {
+  if constexpr (requires { comm.transport().group(std::forward<F>(f)); })
+    comm.transport().group(std::forward<F>(f));
+  else
+    std::forward<F>(f)();
+}
+
 /// Returns at once. The buffer must not change until the work is done.
 template <detail::any_communicator C, buffer B>
 work isend(C& comm, B&& data, int to, int tag = 0) {

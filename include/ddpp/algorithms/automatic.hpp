@@ -78,6 +78,29 @@ struct automatic {
     ring{}.reduce_scatter(comm, in, out, blocks, op);
   }
 
+  template <class Comm, class T, class Op>
+  void reduce(Comm& comm, std::span<const T> in, std::span<T> out, const Op& op, int root) const {
+    tree{}.reduce(comm, in, out, op, root);
+  }
+
+  template <class Comm>
+  void gather(Comm& comm, std::span<const std::byte> in, std::span<std::byte> out,
+              const detail::partition& blocks, int root) const {
+    direct{}.gather(comm, in, out, blocks, root);
+  }
+
+  template <class Comm>
+  void scatter(Comm& comm, std::span<const std::byte> in, std::span<std::byte> out,
+               const detail::partition& blocks, int root) const {
+    direct{}.scatter(comm, in, out, blocks, root);
+  }
+
+  template <class Comm>
+  void all_to_all(Comm& comm, std::span<const std::byte> in, const detail::partition& sent,
+                  std::span<std::byte> out, const detail::partition& received) const {
+    direct{}.all_to_all(comm, in, sent, out, received);
+  }
+
   template <class Comm>
   void all_gather(Comm& comm, std::span<std::byte> data, const detail::partition& blocks) const {
     ring{}.all_gather(comm, data, blocks);

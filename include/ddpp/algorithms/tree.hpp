@@ -9,6 +9,7 @@
 #include <ddpp/detail/exchange.hpp>
 
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <string_view>
 
@@ -39,6 +40,36 @@ struct tree {
       sends.finish();
     }
     broadcast(comm, std::as_writable_bytes(data), 0);
+  }
+
+  /// `out` is the root's; it may be `in`, which the others keep.
+  template <class Comm, class T, class Op>
+  void reduce(Comm& comm, std::span<const T> in, std::span<T> out, const Op& op, int root) const {
+    using transport = std::remove_cvref_t<decltype(comm.transport())>;
+    const int n = comm.size(), number = (comm.rank() - root + n) % n;  // the root has number 0
+    const auto rank_of = [&](int other) { return (other + root) % n; };
+    const bool collects = number % 2 == 0 && number + 1 < n;
+    detail::scratch<T> partial(number != 0 && collects ? in.size() : 0);
+    const std::span<T> into = number == 0 ? out : partial.span();
+    const std::size_t length = detail::segment_length<transport>(sizeof(T));
+    detail::send_window<Comm> sends(comm);
+    for (std::size_t i = 0; i < detail::segments_in(in.size(), length); ++i) {
+      const detail::segment s(i, length, in.size());
+      std::span<const T> own = in.subspan(s.offset, s.count);
+      int distance = 1;
+      for (; distance < n && (number & distance) == 0; distance *= 2) {
+        if (number + distance >= n) continue;
+        const int peer = rank_of(number + distance);
+        detail::receive_and_combine(comm, into.subspan(s.offset, s.count), own, peer,
+                                    peer < comm.rank() ? detail::operand::first : detail::operand::second,
+                                    op);
+        own = into.subspan(s.offset, s.count);
+      }
+      if (number != 0) sends.send(std::as_bytes(own), rank_of(number - distance));
+    }
+    sends.finish();
+    if (n == 1 && in.data() != out.data() && !in.empty())
+      std::memcpy(static_cast<void*>(out.data()), in.data(), in.size_bytes());
   }
 
   template <class Comm>

@@ -8,8 +8,22 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string_view>
 
 namespace ddpp {
+
+namespace detail {
+
+/// The name behind a fingerprint's algorithm, where it is one of ours.
+inline std::string algorithm_name(std::uint32_t code) {
+  for (const std::string_view name :
+       {"ring", "recursive_doubling", "halving_doubling", "tree", "reproducible", "direct"}) {
+    if (hash_of_name(name) == code) return std::string(name);
+  }
+  return "of the user's, " + hex(code);
+}
+
+}  // namespace detail
 
 inline std::string describe(const fingerprint& print) {
   std::string text = name_of(print.op);
@@ -27,7 +41,11 @@ inline std::string describe(const fingerprint& print) {
   }
   if (print.algorithm != 0) {
     if (!details.empty()) details += ", ";
-    details += "algorithm " + detail::hex(print.algorithm);
+    details += "algorithm " + detail::algorithm_name(print.algorithm);
+  }
+  if (print.counts != 0) {
+    if (!details.empty()) details += ", ";
+    details += "counts with hash " + detail::hex(print.counts);
   }
   return details.empty() ? text : text + " (" + details + ")";
 }
