@@ -480,12 +480,9 @@ class message_engine {
     peer_state& peer = at(op.peer);
     if (!op.listed) return true;
     if (op.begun && !failed()) {
-      const std::size_t rest = op.bytes - op.moved;
-      op.buffer = buffers_.take(rest);
-      copy_bytes(op.buffer.data(), op.from + op.moved, rest);
+      op.buffer = buffers_.take(op.bytes);
+      copy_bytes(op.buffer.data() + op.moved, op.from + op.moved, op.bytes - op.moved);
       op.from = op.buffer.data();
-      op.bytes = rest;
-      op.moved = 0;
       op.abandoned = true;
       note_pending(op);
       return false;

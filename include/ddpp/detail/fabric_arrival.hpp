@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSL-1.0
+// How ranks come together at a block of memory: each says that it is here, and waits until all have been.
+#pragma once
+
+#include <ddpp/concepts.hpp>
+#include <ddpp/detail/deadline.hpp>
+#include <ddpp/detail/fabric_memory.hpp>
+#include <ddpp/detail/fingerprint_text.hpp>
+#include <ddpp/detail/futex.hpp>
+#include <ddpp/error.hpp>
+#include <ddpp/failure.hpp>
+#include <ddpp/store.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace ddpp::detail {
+
+inline void announce_arrival(fabric_memory& memory, int rank) {
+  memory.slot(rank).presence.store(fabric_presence::here, std::memory_order_seq_cst);
+  memory.header().attached.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(memory.header().attached);
+}
+
+/// This rank goes, and the others are told why they need not wait.
+inline void cancel_arrival(fabric_memory& memory, int rank, const failure& cause) {
+  memory.tell_failure(rank, cause);
+  memory.slot(rank).presence.store(fabric_presence::left, std::memory_order_seq_cst);
+  futex_wake_all(memory.header().attached);
+}
+
+/// Throws what keeps the ranks from coming together, if anything is known to.
+inline void check_arrivals(const fabric_memory& memory, int rank) {
+  const std::string whose = "rank " + std::to_string(rank) + ": the group did not come together: ";
+  if (memory.has_failed()) {
+    const failure cause = memory.first_failure();
+    if (cause.kind == failure_kind::timeout) throw timeout_error(whose + cause.text);
+    throw init_error(whose + cause.text);
+  }
+  for (int peer = 0; peer < memory.ranks(); ++peer) {
+    const auto& presence = memory.slot(peer).presence;
+    if (presence.load(std::memory_order_seq_cst) == fabric_presence::here && peer != rank &&
+        !memory.exists(peer) && presence.load(std::memory_order_seq_cst) == fabric_presence::here &&
+        memory.header().attached.load(std::memory_order_seq_cst) <
+            static_cast<std::uint32_t>(memory.ranks())) {
+      throw init_error(whose + "rank " + std::to_string(peer) + " died");
+    }
+  }
+}
+
+inline std::string absent_ranks(const fabric_memory& memory) {
+  std::vector<int> absent;
+  for (int peer = 0; peer < memory.ranks(); ++peer) {
+    if (memory.slot(peer).presence.load(std::memory_order_seq_cst) == fabric_presence::absent)
+      absent.push_back(peer);
+  }
+  return list_of_ranks(absent);
+}
+
+/// Waits until all ranks have announced themselves. False: they are to meet at another block. Calls
+/// `meanwhile()` every now and then. Throws `timeout_error` that names who is missing, or `init_error` when
+/// someone cannot come.
+template <class F>
+bool await_arrivals(fabric_memory& memory, int rank, deadline until, F&& meanwhile) {
+  constexpr std::chrono::milliseconds nap{20};
+  for (;;) {
+    const std::uint32_t attached = memory.header().attached.load(std::memory_order_seq_cst);
+    if (attached == static_cast<std::uint32_t>(memory.ranks())) return true;
+    if (memory.header().moved.load(std::memory_order_seq_cst) != 0) return false;
+    check_arrivals(memory, rank);
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= until)
+      throw timeout_error("rank " + std::to_string(rank) + ": " + absent_ranks(memory) +
+                          " did not come in time to the group of " + std::to_string(memory.ranks()));
+    futex_wait(memory.header().attached, attached, std::min<std::chrono::nanoseconds>(nap, until - now));
+    if (memory.header().attached.load(std::memory_order_seq_cst) == attached) meanwhile();
+  }
+}
+
+/// What rank 0 has put under the group's `key`. Blocks; `timeout_error` says that rank 0 did not come.
+inline std::string first_word_of_rank_0(const bootstrap& boot, const std::string& key) {
+  try {
+    boot.store->wait({key}, time_left(boot.deadline));
+    return boot.store->get(key);
+  } catch (const timeout_error& error) {
+    throw timeout_error("rank " + std::to_string(boot.rank) +
+                        ": rank 0 did not come in time to the group of " + std::to_string(boot.size) + " (" +
+                        error.what() + ")");
+  }
+}
+
+/// Tells the ranks that wait at the block why this one cannot come to it; throws the same.
+[[noreturn]] inline void refuse(const bootstrap& boot, const std::string& text) {
+  const std::string whole = "rank " + std::to_string(boot.rank) + ": " + text;
+  boot.store->set("refused", whole);
+  throw init_error(whole);
+}
+
+/// Announces this rank and waits for the others; who fails at it tells them. Otherwise as await_arrivals.
+template <class F>
+bool come_together(fabric_memory& memory, const bootstrap& boot, F&& meanwhile) {
+  announce_arrival(memory, boot.rank);
+  try {
+    return await_arrivals(memory, boot.rank, boot.deadline, [&] {
+      if (boot.store->check({"refused"})) throw init_error(boot.store->get("refused"));
+      meanwhile();
+    });
+  } catch (const timeout_error& error) {
+    cancel_arrival(memory, boot.rank, {failure_kind::timeout, boot.rank, error.what()});
+    throw;
+  } catch (const std::exception& error) {
+    cancel_arrival(memory, boot.rank, {failure_kind::revoked, boot.rank, error.what()});
+    throw;
+  }
+}
+
+}  // namespace ddpp::detail

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: BSL-1.0
+// The block of memory through which ranks on one host talk, and what is where in it:
+//
+//     header | a control slot per rank | which rings are open | a chunk pool per rank | a ring per ordered
+//     pair
+//
+// The first four are there from the start. The rings are reserved one by one, when first used.
+#pragma once
+
+#include <ddpp/detail/futex.hpp>
+#include <ddpp/detail/spsc_ring.hpp>
+#include <ddpp/failure.hpp>
+#include <ddpp/fingerprint.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <string>
+#include <sys/random.h>
+
+namespace ddpp::detail {
+
+inline constexpr std::size_t fabric_chunk_bytes = std::size_t{64} << 10;
+inline constexpr int fabric_chunks = 16;  // per rank
+inline constexpr std::size_t fabric_inline_bytes = 192;
+inline constexpr std::uint32_t fabric_ring_slots = 16;
+
+/// Random, so that no two blocks are ever taken for each other.
+using block_name = std::array<char, 32>;
+
+inline block_name random_block_name() {
+  std::array<unsigned char, 16> bytes{};
+  while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+  }
+  block_name name{};
+  for (std::size_t i = 0; i < name.size(); ++i)
+    name[i] = "0123456789abcdef"[bytes[i / 2] >> (i % 2 * 4) & 15];
+  return name;
+}
+
+/// A piece of a message on its way. The first piece speaks for the message.
+struct fabric_entry {
+  std::int32_t tag;
+  std::int32_t chunk;  ///< of the sender's pool, or -1: the bytes are in `inline_bytes`
+  std::uint64_t message_bytes;
+  std::uint32_t piece_bytes;
+  std::uint32_t reserved;
+  fingerprint print;
+  alignas(64) std::byte inline_bytes[fabric_inline_bytes];
+};
+static_assert(sizeof(fabric_entry) == 256);
+
+using fabric_ring = spsc_ring<fabric_entry, fabric_ring_slots>;
+
+/// The collective that a rank is in: written by it, read by anyone at any time.
+/// A reader that sees any word of a newer state also sees the odd version stored before it (release and
+/// acquire on the words), and so does not take a mixture for a state.
+class state_board {
+ public:
+  void write(const fingerprint& print, bool inside) noexcept {
+    words state{};
+    std::memcpy(state.data(), &print, sizeof print);
+    state.back() = inside ? 1 : 0;
+    const std::uint32_t version = version_.load(std::memory_order_relaxed);
+    version_.store(version + 1, std::memory_order_relaxed);
+    for (std::size_t i = 0; i < state.size(); ++i) words_[i].store(state[i], std::memory_order_release);
+    version_.store(version + 2, std::memory_order_release);
+  }
+
+  /// Empty if the rank was writing all the time (it may have died at it).
+  std::optional<rank_state> read() const noexcept {
+    for (int tries = 0; tries < 1000; ++tries) {
+      const std::uint32_t version = version_.load(std::memory_order_acquire);
+      words state{};
+      for (std::size_t i = 0; i < state.size(); ++i) state[i] = words_[i].load(std::memory_order_acquire);
+      if (version % 2 != 0 || version_.load(std::memory_order_relaxed) != version) continue;
+      rank_state read;
+      std::memcpy(static_cast<void*>(&read.last), state.data(), sizeof read.last);
+      read.inside = state.back() != 0;
+      return read;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  using words = std::array<std::uint64_t, sizeof(fingerprint) / 8 + 1>;
+
+  std::atomic<std::uint32_t> version_{0};
+  std::array<std::atomic<std::uint64_t>, sizeof(fingerprint) / 8 + 1> words_{};
+};
+
+enum class fabric_presence : std::uint32_t { absent, here, left };
+
+/// What a parked rank wants to be woken for: bits of `parked`.
+inline constexpr std::uint32_t wake_for_messages = 1;
+inline constexpr std::uint32_t wake_for_room = 2;
+
+struct alignas(64) fabric_slot {
+  // Sleeping. The owner reads `doorbell`, then stores `parked`, polls once more, and sleeps while the
+  // doorbell is what it was. Who has something for it stores that, then reads `parked`; if that is set it
+  // clears it (so that only one makes the system call), then bumps the doorbell and wakes. All sequentially
+  // consistent: one of the two sees the other. Every clearing is followed by a bump, so an owner that was
+  // cleared does not stay asleep.
+  alignas(64) std::atomic<std::uint32_t> parked{0};
+  alignas(64) futex_word doorbell{0};
+  alignas(64) std::atomic<fabric_presence> presence{fabric_presence::absent};
+  alignas(64) state_board board;
+
+  // Why the group fails, in this rank's words: written once, before the compare-exchange of `first_failure`.
+  alignas(64) failure_kind failure_is{failure_kind::none};
+  std::int32_t failure_rank{-1};
+  std::uint64_t failure_length{0};
+  char failure_text[longest_failure_text]{};
+
+  // The rank's chunks: it sets a flag when it hands the chunk out, the receiver clears it when it has read
+  // it.
+  struct alignas(64) chunk_flag {
+    std::atomic<std::uint32_t> taken{0};
+  };
+  chunk_flag chunks[fabric_chunks];
+};
+
+struct fabric_header {
+  static constexpr std::uint64_t right_magic = 0x6464'7070'6661'6233;  // changes with the layout
+
+  std::uint64_t magic;
+  block_name nonce;
+  std::uint32_t ranks;
+  alignas(64) std::atomic<std::uint32_t> first_failure{0};  // 1 + the rank whose words count, or 0
+  alignas(64) futex_word attached{0};                       // how many ranks are or were here
+  std::atomic<std::uint32_t> moved{0};                      // everyone has to come to another block instead
+};
+
+/// Where things are, in bytes from the start, for a number of ranks.
+struct fabric_layout {
+  explicit fabric_layout(int ranks) : size(static_cast<std::size_t>(ranks)) {}
+
+  std::size_t size;
+  static constexpr std::size_t page = 4096;
+  static constexpr std::size_t pool_bytes = fabric_chunk_bytes * fabric_chunks;
+
+  static constexpr std::size_t round_up(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+
+  std::size_t slots() const { return round_up(sizeof(fabric_header)); }
+  std::size_t open_flags() const { return slots() + size * sizeof(fabric_slot); }
+  std::size_t pools() const { return round_up(open_flags() + size * size); }
+  std::size_t rings() const { return pools() + size * pool_bytes; }
+  std::size_t ring(int from, int to) const {
+    return rings() +
+           (static_cast<std::size_t>(from) * size + static_cast<std::size_t>(to)) * sizeof(fabric_ring);
+  }
+  /// What must be there from the start, and all.
+  std::size_t initial_bytes() const { return rings(); }
+  std::size_t total_bytes() const { return round_up(rings() + size * size * sizeof(fabric_ring)); }
+};
+
+/// One rank's hold on the block. Destroying it lets go.
+class fabric_memory {
+ public:
+  virtual ~fabric_memory() = default;
+  fabric_memory(const fabric_memory&) = delete;
+  fabric_memory& operator=(const fabric_memory&) = delete;
+
+  /// Makes a range beyond the initial one usable. Throws `resource_error`.
+  virtual void reserve(std::size_t offset, std::size_t bytes) = 0;
+  /// Whether a rank that has been here still exists. (One that has left may or may not.)
+  virtual bool exists(int rank) const = 0;
+
+  int ranks() const noexcept { return ranks_; }
+  fabric_header& header() const noexcept { return *at<fabric_header>(0); }
+  fabric_slot& slot(int rank) const noexcept {
+    return at<fabric_slot>(layout_.slots())[static_cast<std::size_t>(rank)];
+  }
+  /// Set by the sender when it has made the ring. A receiver does not touch the ring before.
+  std::atomic<std::uint8_t>& is_open(int from, int to) const noexcept {
+    return at<std::atomic<std::uint8_t>>(
+        layout_.open_flags())[static_cast<std::size_t>(to) * layout_.size + static_cast<std::size_t>(from)];
+  }
+  std::byte* chunk(int rank, int number) const noexcept {
+    return base_ + layout_.pools() + static_cast<std::size_t>(rank) * fabric_layout::pool_bytes +
+           static_cast<std::size_t>(number) * fabric_chunk_bytes;
+  }
+  fabric_ring& make_ring(int from, int to) {
+    reserve(layout_.ring(from, to), sizeof(fabric_ring));
+    return *new (base_ + layout_.ring(from, to)) fabric_ring;
+  }
+  fabric_ring& ring(int from, int to) const noexcept { return *at<fabric_ring>(layout_.ring(from, to)); }
+
+  /// One load.
+  bool has_failed() const noexcept { return header().first_failure.load(std::memory_order_seq_cst) != 0; }
+  /// Only once it has failed: the cause that was there first.
+  failure first_failure() const {
+    const std::uint32_t by = header().first_failure.load(std::memory_order_seq_cst);
+    const fabric_slot& words = slot(static_cast<int>(by) - 1);
+    return {
+        words.failure_is, words.failure_rank,
+        std::string(words.failure_text, std::min<std::size_t>(words.failure_length, longest_failure_text))};
+  }
+  /// Puts down why the group fails, unless another rank was first; returns the cause that was. One thread at
+  /// a time.
+  failure tell_failure(int rank, const failure& cause) {
+    fabric_slot& words = slot(rank);
+    if (words.failure_is == failure_kind::none) {
+      words.failure_is = cause.kind;
+      words.failure_rank = cause.rank;
+      words.failure_length = cause.text.copy(words.failure_text, longest_failure_text);
+      std::uint32_t none = 0;
+      header().first_failure.compare_exchange_strong(none, static_cast<std::uint32_t>(rank) + 1,
+                                                     std::memory_order_seq_cst);
+    }
+    return first_failure();
+  }
+
+ protected:
+  explicit fabric_memory(int ranks) : ranks_(ranks), layout_(ranks) {}
+
+  const fabric_layout& layout() const noexcept { return layout_; }
+  std::byte* base() const noexcept { return base_; }
+  void set_base(std::byte* base) noexcept { base_ = base; }
+
+  /// Done once per block, by rank 0, in zeroed memory.
+  void initialise(const block_name& nonce) {
+    auto* const header = new (base_) fabric_header{};
+    for (int rank = 0; rank < ranks_; ++rank) new (&slot(rank)) fabric_slot;
+    header->magic = fabric_header::right_magic;
+    header->nonce = nonce;
+    header->ranks = static_cast<std::uint32_t>(ranks_);
+  }
+
+ private:
+  template <class T>
+  T* at(std::size_t offset) const noexcept {
+    return reinterpret_cast<T*>(base_ + offset);
+  }
+
+  int ranks_;
+  fabric_layout layout_;
+  std::byte* base_ = nullptr;
+};
+
+}  // namespace ddpp::detail

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSL-1.0
+// What the backends `threads` and `shm` have in common: everything but where the memory comes from.
+#pragma once
+
+#include <ddpp/concepts.hpp>
+#include <ddpp/detail/deadline.hpp>
+#include <ddpp/detail/fabric_memory.hpp>
+#include <ddpp/detail/fork_guard.hpp>
+#include <ddpp/detail/memory_fabric.hpp>
+#include <ddpp/detail/message_engine.hpp>
+#include <ddpp/failure.hpp>
+#include <ddpp/fingerprint.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <sched.h>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace ddpp::detail {
+
+/// Polls without giving the core away only where every rank can have one.
+inline spin_policy spin_policy_for(int ranks_on_this_host) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const bool known = ::sched_getaffinity(0, sizeof set, &set) == 0;
+  const bool crowded = known && ranks_on_this_host > CPU_COUNT(&set);
+  return {.tries = 2000, .yield = crowded};
+}
+
+/// See `transport` and its capabilities in concepts.hpp for what the functions do.
+class memory_transport {
+ public:
+  memory_transport(const memory_transport&) = delete;
+  memory_transport& operator=(const memory_transport&) = delete;
+
+  int rank() const noexcept { return core_->engine.rank(); }
+  int size() const noexcept { return core_->engine.size(); }
+
+  engine_request isend(std::span<const std::byte> data, int peer, int tag) {
+    return core_->engine.isend(data, peer, tag);
+  }
+  engine_request irecv(std::span<std::byte> data, int peer, int tag) {
+    return core_->engine.irecv(data, peer, tag);
+  }
+  template <class F>
+  void consume(int peer, int tag, std::size_t bytes, deadline until, F&& f) {
+    core_->engine.consume(peer, tag, bytes, until, std::forward<F>(f));
+  }
+  void abort(const failure& cause) { core_->engine.abort(cause); }
+
+  void enter(const fingerprint& print) { core_->engine.enter(print); }
+  void leave() { core_->engine.leave(); }
+  bool failed() const noexcept { return core_->engine.failed(); }
+  failure cause() const { return core_->engine.cause(); }
+  /// Reads shared memory: answers at once.
+  std::vector<rank_state> survey(deadline) { return core_->link.survey(); }
+
+  void progress_in_background() { core_->engine.progress_in_background(); }
+
+ protected:
+  /// `memory` is a block at which all ranks have arrived. `timeout` bounds the destructor.
+  memory_transport(std::unique_ptr<fabric_memory> memory, int rank, std::chrono::milliseconds timeout)
+      : core_(std::make_unique<core>(std::move(memory), rank, timeout)) {}
+
+  // A forked child has none of the threads that its copies of the mutexes and condition variables know of.
+  ~memory_transport() {
+    if (guard_.in_child()) core::keep(*core_.release());
+  }
+
+ private:
+  struct core {
+    core(std::unique_ptr<fabric_memory> memory_, int rank, std::chrono::milliseconds timeout_)
+        : memory(std::move(memory_)),
+          link(*memory, rank),
+          engine(rank, memory->ranks(), link, spin_policy_for(memory->ranks())),
+          timeout(timeout_) {}
+    core(const core&) = delete;
+    core& operator=(const core&) = delete;
+    ~core() {
+      engine.close(deadline_after(timeout));
+      link.leave();
+    }
+
+    static void keep(core& forgotten) noexcept {
+      static std::atomic<core*> kept{nullptr};  // reachable, so not a leak
+      forgotten.kept_before = kept.exchange(&forgotten);
+    }
+
+    std::unique_ptr<fabric_memory> memory;
+    memory_link link;
+    message_engine engine;
+    std::chrono::milliseconds timeout;
+    core* kept_before = nullptr;
+  };
+
+  fork_guard guard_;
+  std::unique_ptr<core> core_;
+};
+
+}  // namespace ddpp::detail
