@@ -50,11 +50,14 @@ class served_listener {
       entries.assign({{wake_.get(), POLLIN, 0}});
       listener_.add_to(entries);
       ::poll(entries.data(), entries.size(), poll_timeout(listener_.next_due()));
-      listener_.serve([](const introduction& who) { return who.what == purpose::data && who.to == 0; },
-                      [&](descriptor socket, const introduction&) {
-                        kept.push_back(std::move(socket));
-                        ++welcomed_;
-                      });
+      listener_.serve(
+          [](const introduction& who) {
+            return who.what == purpose::data && who.to == 0 ? admission::welcome : admission::not_expected;
+          },
+          [&](descriptor socket, const introduction&) {
+            kept.push_back(std::move(socket));
+            ++welcomed_;
+          });
       strangers_ = listener_.strangers();
       most_ = std::max(most_.load(), strangers_.load());
     }

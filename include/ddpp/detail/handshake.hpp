@@ -53,12 +53,16 @@ struct introduction {
   std::int32_t to = -1;
 };
 
+/// What a server thinks of a peer that has proven itself. `duplicate`: there is a connection to it already,
+/// or one is being made from here.
+enum class admission : std::uint8_t { welcome, not_expected, duplicate };
+
 namespace handshake_wire {
 
 inline constexpr std::uint32_t magic = 0x50504444;  // "DDPP"
 inline constexpr std::uint16_t version = 1;
 enum class mode : std::uint8_t { open = 0, proven = 1 };
-enum class status : std::uint8_t { accepted = 1, wrong_proof = 2, wrong_mode = 3, not_expected = 4 };
+enum class status : std::uint8_t { accepted = 1, wrong_proof, wrong_mode, not_expected, duplicate };
 using nonce = std::array<std::byte, 32>;
 
 struct challenge {
@@ -119,6 +123,43 @@ std::span<std::byte> bytes_of(T& message) {
 
 }  // namespace handshake_wire
 
+/// One message of fixed size on its way through a socket that does not block.
+class stepwise_transfer {
+ public:
+  enum class progress : std::uint8_t { under_way, complete, broken };
+
+  void restart() noexcept { done_ = 0; }
+  std::size_t done() const noexcept { return done_; }
+
+  progress send(int fd, std::span<const std::byte> message) {
+    while (done_ < message.size()) {
+      const ssize_t sent =
+          ::send(fd, message.data() + done_, message.size() - done_, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? progress::under_way : progress::broken;
+      done_ += static_cast<std::size_t>(sent);
+    }
+    return progress::complete;
+  }
+
+  /// `plausible()` is asked after each part.
+  template <class Plausible>
+  progress receive(int fd, std::span<std::byte> message, const Plausible& plausible) {
+    while (done_ < message.size()) {
+      const ssize_t got = ::recv(fd, message.data() + done_, message.size() - done_, MSG_DONTWAIT);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return progress::under_way;
+      if (got <= 0) return progress::broken;
+      done_ += static_cast<std::size_t>(got);
+      if (!plausible()) return progress::broken;
+    }
+    return progress::complete;
+  }
+
+ private:
+  std::size_t done_ = 0;
+};
+
 /// The server's side, for one connection in a poll loop: never blocks, reads nothing beyond the introduction.
 class server_handshake {
  public:
@@ -129,26 +170,41 @@ class server_handshake {
     fill_random(challenge_.nonce);
   }
 
-  /// Goes on as far as the socket permits. `expected(introduction)` says whether such a peer is wanted; it is
+  /// Goes on as far as the socket permits. `expected(introduction)` gives the admission of a peer; it is
   /// asked only of peers that have proven themselves. Once accepted, the next byte is the protocol's.
   template <class Expected>
   state advance(int fd, const credentials& known, const Expected& expected) {
     using namespace handshake_wire;
-    if (step_ == step::challenge && send_some(fd, bytes_of(challenge_))) {
-      if (!known.open && !known.proves() && !stays_on_this_host(fd)) return end(step::refused);
-      to(step::introduction);
-    }
-    if (step_ == step::introduction && receive_some(fd, bytes_of(introduction_))) {
-      verdict_.status = judge(known, expected);
-      if (verdict_.status == status::accepted && known.proves()) {
-        verdict_.proof = prove(known.secret, role_server, challenge_, introduction_.what);
+    using progress = stepwise_transfer::progress;
+    for (;;) {
+      progress how = progress::broken;
+      switch (step_) {
+        case step::challenge:
+          how = transfer_.send(fd, bytes_of(challenge_));
+          if (how != progress::complete) break;
+          if (!known.open && !known.proves() && !stays_on_this_host(fd)) return end(step::refused);
+          to(step::introduction);
+          continue;
+        case step::introduction:
+          how = transfer_.receive(fd, bytes_of(introduction_), [this] { return plausible(); });
+          if (how != progress::complete) break;
+          verdict_.status = judge(known, expected);
+          if (verdict_.status == status::accepted && known.proves()) {
+            verdict_.proof = prove(known.secret, role_server, challenge_, introduction_.what);
+          }
+          to(step::verdict);
+          continue;
+        case step::verdict:
+          how = transfer_.send(fd, bytes_of(verdict_));
+          if (how != progress::complete) break;
+          return end(verdict_.status == status::accepted ? step::accepted : step::refused);
+        case step::accepted:
+          return state::accepted;
+        case step::refused:
+          return state::refused;
       }
-      to(step::verdict);
+      return how == progress::broken ? end(step::refused) : state::in_progress;
     }
-    if (step_ == step::verdict && send_some(fd, bytes_of(verdict_))) {
-      return end(verdict_.status == status::accepted ? step::accepted : step::refused);
-    }
-    return step_ == step::refused ? state::refused : state::in_progress;
   }
 
   /// What to poll for.
@@ -165,41 +221,17 @@ class server_handshake {
 
   void to(step next) {
     step_ = next;
-    done_ = 0;
+    transfer_.restart();
   }
   state end(step how) {
     step_ = how;
     return how == step::accepted ? state::accepted : state::refused;
   }
 
-  bool send_some(int fd, std::span<const std::byte> message) {
-    while (done_ < message.size()) {
-      const ssize_t sent =
-          ::send(fd, message.data() + done_, message.size() - done_, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) step_ = step::refused;
-      if (sent < 0) return false;
-      done_ += static_cast<std::size_t>(sent);
-    }
-    return true;
-  }
-
-  bool receive_some(int fd, std::span<std::byte> message) {
-    while (done_ < message.size()) {
-      const ssize_t got = ::recv(fd, message.data() + done_, message.size() - done_, MSG_DONTWAIT);
-      if (got < 0 && errno == EINTR) continue;
-      if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) step_ = step::refused;
-      if (got <= 0) return false;
-      done_ += static_cast<std::size_t>(got);
-      if (!plausible()) return step_ = step::refused, false;
-    }
-    return true;
-  }
-
   /// Strangers are shown the door at their first wrong byte.
   bool plausible() const {
     const handshake_wire::introduction right;
-    return std::memcmp(&introduction_, &right, std::min<std::size_t>(done_, 6)) == 0;
+    return std::memcmp(&introduction_, &right, std::min<std::size_t>(transfer_.done(), 6)) == 0;
   }
 
   template <class Expected>
@@ -211,71 +243,135 @@ class server_handshake {
         !equal_in_constant_time(introduction_.proof, prove(known.secret, role_client, challenge_, said))) {
       return status::wrong_proof;
     }
-    return expected(peer()) ? status::accepted : status::not_expected;
+    switch (expected(peer())) {
+      case admission::welcome:
+        return status::accepted;
+      case admission::duplicate:
+        return status::duplicate;
+      case admission::not_expected:
+        break;
+    }
+    return status::not_expected;
   }
 
   step step_ = step::challenge;
-  std::size_t done_ = 0;
+  stepwise_transfer transfer_;
   handshake_wire::challenge challenge_;
   handshake_wire::proven_introduction introduction_;
   handshake_wire::verdict verdict_;
 };
 
-/// The client's side over a connected socket, until the deadline. True: both have proven themselves. False:
-/// the connection ended or the time was up before a verdict (the server may be busy with strangers: try
-/// again). Throws authentication_error when one of the two has not convinced the other; `where` is the text
-/// for it.
-inline bool client_handshake(int fd, const credentials& known, const introduction& who,
-                             const std::string& where, deadline until) {
-  using namespace handshake_wire;
-  const auto refuse = [&](const std::string& why) { throw authentication_error(where + ": " + why); };
-  if (!known.open && !known.proves() && !stays_on_this_host(fd)) {
-    refuse(
-        "this is another host and there is no secret; set DDPP_SECRET or DDPP_SECRET_FILE on all ranks (or "
-        "choose security::none by name)");
-  }
-  challenge asked;
-  if (receive_all(fd, bytes_of(asked), until) != transfer::done) return false;
-  if (asked.magic != handshake_wire::magic) refuse("what listens there is not ddpp");
-  if (asked.version != handshake_wire::version) refuse("its version of ddpp differs from this one");
-  if (known.proves() && asked.mode != mode::proven) {
-    refuse(
-        "it does not ask for the job's secret, which this process has; all ranks need the same DDPP_SECRET");
-  }
-  if (!known.proves() && asked.mode != mode::open) {
-    refuse(
-        "it asks for the job's secret, which this process does not have; all ranks need the same DDPP_SECRET "
-        "or "
-        "DDPP_SECRET_FILE");
+/// The client's side, for one connected socket in a poll loop.
+class client_handshake {
+ public:
+  /// `broken`: the connection ended before a verdict; the server may be busy with strangers: try again.
+  enum class state : std::uint8_t { in_progress, accepted, duplicate, broken };
+
+  /// `where` names the server in errors.
+  client_handshake(const introduction& who, std::string where) : where_(std::move(where)) {
+    said_.what.purpose = who.what;
+    said_.what.from = who.from;
+    said_.what.to = who.to;
+    said_.what.group = who.group;
+    fill_random(said_.what.nonce);
   }
 
-  proven_introduction said;
-  said.what.mode = asked.mode;
-  said.what.purpose = who.what;
-  said.what.from = who.from;
-  said.what.to = who.to;
-  said.what.group = who.group;
-  fill_random(said.what.nonce);
-  if (known.proves()) said.proof = prove(known.secret, role_client, asked, said.what);
-  if (send_all(fd, bytes_of(said), until) != transfer::done) return false;
-
-  verdict answer;
-  if (receive_all(fd, bytes_of(answer), until) != transfer::done) return false;
-  if (answer.magic != handshake_wire::magic || answer.version != handshake_wire::version) {
-    refuse("what listens there is not ddpp");
+  /// Goes on as far as the socket permits. Throws authentication_error when one of the two does not convince
+  /// the other.
+  state advance(int fd, const credentials& known) {
+    using namespace handshake_wire;
+    using progress = stepwise_transfer::progress;
+    const auto always = [] { return true; };
+    for (;;) {
+      progress how = progress::broken;
+      switch (step_) {
+        case step::challenge:
+          if (!known.open && !known.proves() && !stays_on_this_host(fd)) {
+            refuse(
+                "this is another host and there is no secret; set DDPP_SECRET or DDPP_SECRET_FILE on all "
+                "ranks "
+                "(or choose security::none by name)");
+          }
+          how = transfer_.receive(fd, bytes_of(asked_), always);
+          if (how != progress::complete) break;
+          answer_challenge(known);
+          to(step::introduction);
+          continue;
+        case step::introduction:
+          how = transfer_.send(fd, bytes_of(said_));
+          if (how != progress::complete) break;
+          to(step::verdict);
+          continue;
+        case step::verdict:
+          how = transfer_.receive(fd, bytes_of(verdict_), always);
+          if (how != progress::complete) break;
+          return judge(known);
+      }
+      return how == progress::broken ? state::broken : state::in_progress;
+    }
   }
-  if (answer.status == status::not_expected)
-    refuse("it does not expect this rank (it belongs to another group)");
-  if (answer.status != status::accepted)
-    refuse("it knows another secret; all ranks need the same DDPP_SECRET");
-  if (known.proves() &&
-      !equal_in_constant_time(answer.proof, prove(known.secret, role_server, asked, said.what))) {
-    refuse("it did not prove that it knows the job's secret");
-  }
-  return true;
-}
 
-/// Connects and shakes hands, again and again until the deadline. Throws as connect_to and client_handshake.
+  /// What to poll for.
+  short events() const noexcept { return step_ == step::introduction ? POLLOUT : POLLIN; }
+
+ private:
+  enum class step : std::uint8_t { challenge, introduction, verdict };
+
+  void to(step next) {
+    step_ = next;
+    transfer_.restart();
+  }
+
+  [[noreturn]] void refuse(const std::string& why) const { throw authentication_error(where_ + ": " + why); }
+
+  void check_origin(std::uint32_t magic, std::uint16_t version) const {
+    if (magic != handshake_wire::magic) refuse("what listens there is not ddpp");
+    if (version != handshake_wire::version) refuse("its version of ddpp differs from this one");
+  }
+
+  void answer_challenge(const credentials& known) {
+    using namespace handshake_wire;
+    check_origin(asked_.magic, asked_.version);
+    if (known.proves() && asked_.mode != mode::proven) {
+      refuse(
+          "it does not ask for the job's secret, which this process has; all ranks need the same "
+          "DDPP_SECRET");
+    }
+    if (!known.proves() && asked_.mode != mode::open) {
+      refuse(
+          "it asks for the job's secret, which this process does not have; all ranks need the same "
+          "DDPP_SECRET "
+          "or DDPP_SECRET_FILE");
+    }
+    said_.what.mode = asked_.mode;
+    if (known.proves()) said_.proof = prove(known.secret, role_client, asked_, said_.what);
+  }
+
+  state judge(const credentials& known) const {
+    using namespace handshake_wire;
+    check_origin(verdict_.magic, verdict_.version);
+    if (verdict_.status == status::duplicate) return state::duplicate;
+    if (verdict_.status == status::not_expected)
+      refuse("it does not expect this rank (it is of another group)");
+    if (verdict_.status != status::accepted)
+      refuse("it knows another secret; all ranks need the same DDPP_SECRET");
+    if (known.proves() &&
+        !equal_in_constant_time(verdict_.proof, prove(known.secret, role_server, asked_, said_.what))) {
+      refuse("it did not prove that it knows the job's secret");
+    }
+    return state::accepted;
+  }
+
+  step step_ = step::challenge;
+  stepwise_transfer transfer_;
+  std::string where_;
+  handshake_wire::challenge asked_;
+  handshake_wire::proven_introduction said_;
+  handshake_wire::verdict verdict_;
+};
+
+/// Connects and shakes hands, again and again until the deadline. Blocks. Throws as connect_to, and
+/// authentication_error.
 inline descriptor connect_and_prove(const std::string& host, std::uint16_t port, const credentials& known,
                                     const introduction& who, deadline until,
                                     when_refused refused = when_refused::retry) {
@@ -283,7 +379,13 @@ inline descriptor connect_and_prove(const std::string& host, std::uint16_t port,
   retry_pause pause;
   for (;;) {
     descriptor fd = connect_to(host, port, until, refused);
-    if (client_handshake(fd.get(), known, who, where, until)) return fd;
+    client_handshake handshake(who, where);
+    for (;;) {
+      const auto state = handshake.advance(fd.get(), known);
+      if (state == client_handshake::state::accepted) return fd;
+      if (state != client_handshake::state::in_progress) break;
+      if (!poll_until(fd.get(), handshake.events(), until)) break;
+    }
     if (std::chrono::steady_clock::now() >= until) {
       throw timeout_error(where + " took the connection but did not answer in time");
     }

@@ -29,7 +29,7 @@ class tcp_listener {
   }
 
   /// Accepts, goes on with all handshakes, and calls `welcome(descriptor, introduction)` for each who has
-  /// proven itself and whom `expected(introduction)` wants. Never blocks.
+  /// proven itself and whom `expected(introduction)` (an admission) wants. Never blocks.
   template <class Expected, class Welcome>
   void serve(const Expected& expected, const Welcome& welcome) {
     const auto now = std::chrono::steady_clock::now();

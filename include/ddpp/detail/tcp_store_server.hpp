@@ -87,8 +87,11 @@ class store_server {
       const int ready = ::poll(entries.data(), entries.size(), poll_timeout(listener_.next_due()));
       if (ready > 0 && entries[1].revents != 0) serve_clients();
       // Last, so that a descriptor closed above cannot come back under an event of its predecessor.
-      listener_.serve([](const introduction& who) { return who.what == purpose::store; },
-                      [this](descriptor socket, const introduction&) { welcome(std::move(socket)); });
+      listener_.serve(
+          [](const introduction& who) {
+            return who.what == purpose::store ? admission::welcome : admission::not_expected;
+          },
+          [this](descriptor socket, const introduction&) { welcome(std::move(socket)); });
     }
   }
 
