@@ -105,10 +105,12 @@ template <class F>
 bool come_together(fabric_memory& memory, const bootstrap& boot, F&& meanwhile) {
   announce_arrival(memory, boot.rank);
   try {
-    return await_arrivals(memory, boot.rank, boot.deadline, [&] {
+    const bool stays = await_arrivals(memory, boot.rank, boot.deadline, [&] {
       if (boot.store->check({"refused"})) throw init_error(boot.store->get("refused"));
       meanwhile();
     });
+    if (!stays) memory.slot(boot.rank).presence.store(fabric_presence::left, std::memory_order_seq_cst);
+    return stays;
   } catch (const timeout_error& error) {
     cancel_arrival(memory, boot.rank, {failure_kind::timeout, boot.rank, error.what()});
     throw;

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSL-1.0
+// Ranks that are processes of one host and talk through shared memory.
+#pragma once
+
+#include <ddpp/concepts.hpp>
+#include <ddpp/detail/fabric_arrival.hpp>
+#include <ddpp/detail/fabric_memory.hpp>
+#include <ddpp/detail/memory_transport.hpp>
+#include <ddpp/detail/shared_segment.hpp>
+#include <ddpp/error.hpp>
+#include <ddpp/store.hpp>
+
+#include <cerrno>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace ddpp {
+
+namespace detail {
+
+// Rank 0 makes an anonymous segment and publishes where it is. A rank that cannot reach it says so; then rank
+// 0 makes one with a name, and all who have come to the first move over.
+class segment_meeting {
+ public:
+  explicit segment_meeting(const bootstrap& boot) : boot_(boot) {}
+
+  std::unique_ptr<fabric_memory> join() { return boot_.rank == 0 ? lead() : follow(); }
+
+ private:
+  static constexpr const char* first_key = "shm/segment";
+  static constexpr const char* named_key = "shm/named";
+  static constexpr const char* unreachable_key = "shm/unreachable";
+
+  std::unique_ptr<fabric_memory> lead() {
+    auto segment = publish(first_key, [&] { return shared_segment::create_anonymous(boot_.size); });
+    std::atomic<std::uint32_t>& moved = segment->header().moved;
+    if (!meet(*segment, [&] {
+          if (boot_.store->check({unreachable_key})) moved.store(1, std::memory_order_seq_cst);
+        })) {
+      segment = publish(named_key, [&] { return shared_segment::create_named(boot_.size); });
+      meet(*segment, [] {});
+    }
+    segment->close_doors();
+    return segment;
+  }
+
+  std::unique_ptr<fabric_memory> follow() {
+    auto segment = open(first_key);
+    if (segment == nullptr) {
+      boot_.store->set(unreachable_key, std::to_string(boot_.rank));
+    } else if (meet(*segment, [] {})) {
+      return segment;
+    }
+    segment = open(named_key);
+    if (segment == nullptr) {
+      refuse(boot_,
+             "cannot open rank 0's shared memory (" + system_text(errno) +
+                 "): the ranks share a host but neither processes nor /dev/shm. Use the backend `tcp`");
+    }
+    meet(*segment, [] {});
+    return segment;
+  }
+
+  template <class Meanwhile>
+  bool meet(shared_segment& segment, Meanwhile meanwhile) {
+    segment.show_life(boot_.rank);
+    return come_together(segment, boot_, meanwhile);
+  }
+
+  template <class Make>
+  std::unique_ptr<shared_segment> publish(const char* key, Make make) {
+    try {
+      auto segment = make();
+      if (boot_.size > 1) boot_.store->set(key, segment->address().text());
+      return segment;
+    } catch (const resource_error& error) {
+      const std::string text = "rank 0: " + std::string(error.what());
+      if (boot_.size > 1) boot_.store->set(key, failed + text);
+      throw resource_error(text);
+    }
+  }
+
+  // Null if it is out of reach. Throws what keeps it from existing.
+  std::unique_ptr<shared_segment> open(const char* key) {
+    const std::string text = first_word_of_rank_0(boot_, key);
+    if (text.starts_with(failed)) throw resource_error(text.substr(std::string_view(failed).size()));
+    const segment_address there = segment_address::parse(text);
+    const segment_address here = segment_address::here();
+    if (there.host != here.host) {
+      refuse(boot_,
+             "this rank is on another host than rank 0. The backend `shm` joins processes of one host; use "
+             "`tcp`");
+    }
+    auto segment = shared_segment::open(boot_.size, there);
+    if (segment == nullptr && errno == ENOENT && there.processes == here.processes) {
+      throw init_error("rank " + std::to_string(boot_.rank) +
+                       ": rank 0 died or gave up while the group came together");
+    }
+    return segment;
+  }
+
+  static constexpr const char* failed = "failed: ";
+
+  const bootstrap& boot_;
+};
+
+}  // namespace detail
+
+class shm : public detail::memory_transport {
+ public:
+  struct options {};
+
+  static constexpr std::string_view name = "shm";
+  static constexpr memory_space memory = memory_space::host;
+  static constexpr launch_kind launch = launch_kind::processes;
+  static constexpr std::size_t preferred_segment = detail::fabric_chunk_bytes;
+
+  /// Collective over all ranks of `boot`, which are processes (or threads) of this host. Blocks until all
+  /// have come, until boot.deadline at most: `timeout_error` names who is missing. Throws `init_error` where
+  /// a rank is on another host or has died, `resource_error` with the bytes needed and available where there
+  /// is too little memory.
+  shm(const bootstrap& boot, const options&)
+      : memory_transport(detail::segment_meeting(boot).join(), boot.rank, boot.timeout) {}
+};
+
+static_assert(transport<shm>);
+static_assert(has_control_plane<shm>);
+static_assert(has_receive_view<shm>);
+static_assert(has_background_progress<shm>);
+static_assert(!has_barrier<shm>);
+static_assert(!has_broadcast<shm, float>);
+static_assert(!has_all_gather<shm, float>);
+
+}  // namespace ddpp
