@@ -100,10 +100,11 @@ class address {
 };
 
 /// Whether a connected socket stays on this host: over loopback, or from one of its own addresses to the same
-/// (the kernel drops packets from outside that claim such a source).
+/// (the kernel drops packets from outside that claim such a source). So does one that has been reset: it has
+/// no peer any more, and its next use says so.
 inline bool stays_on_this_host(int fd) {
   const address peer = address::peer_of(fd);
-  return peer.is_loopback() || peer.same_host(address::local_of(fd));
+  return peer.length() == 0 || peer.is_loopback() || peer.same_host(address::local_of(fd));
 }
 
 /// All addresses of a host name or a numeric address, in the resolver's order. Empty when there are none;
