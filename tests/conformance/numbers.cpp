@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: BSL-1.0
+// Numbers: each type and operation, the same bits everywhere, NaN and signed zeros, 16-bit sums, averages of
+// integers.
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "suite.hpp"
+
+using namespace conformance;
+
+namespace {
+
+template <class T>
+void each_operation(auto& comm) {
+  const int n = comm.size(), rank = comm.rank();
+  const std::vector<T> input(37, T(static_cast<float>(rank + 1)));
+  const auto result_of = [&](auto op) {
+    auto data = input;
+    ddpp::all_reduce(comm, data, op);
+    for (const T& x : data) EXPECT(std::memcmp(&x, &data[0], sizeof(T)) == 0);
+    return static_cast<double>(data[0]);
+  };
+  double product = 1;
+  for (int r = 1; r <= n; ++r) product *= r;
+  EXPECT(result_of(ddpp::sum) == n * (n + 1) / 2.0);
+  EXPECT(result_of(ddpp::prod) == product);
+  EXPECT(result_of(ddpp::min) == 1 && result_of(ddpp::max) == n);
+  if constexpr (std::is_integral_v<T>) {
+    int all = 1, any = 1, odd = 1;
+    for (int r = 2; r <= n; ++r) all &= r, any |= r, odd ^= r;
+    EXPECT(result_of(ddpp::band) == all && result_of(ddpp::bor) == any && result_of(ddpp::bxor) == odd);
+    EXPECT(result_of(ddpp::avg) == std::trunc((n + 1) / 2.0));
+  } else {
+    EXPECT(result_of(ddpp::avg) == (n + 1) / 2.0);
+  }
+  EXPECT(result_of(ddpp::premul_sum(2)) == n * (n + 1));
+}
+
+struct complex_pair {
+  float re, im;
+};
+
+struct twelve_bytes {
+  std::int32_t a, b, c;
+};
+
+}  // namespace
+
+TEST_CASE("each type with each operation") {
+  for (const int n : {1, 2, 3, 5}) {
+    on_ranks(n, [](auto& comm) {
+      each_operation<std::int8_t>(comm);
+      each_operation<std::uint8_t>(comm);
+      each_operation<std::int16_t>(comm);
+      each_operation<std::uint16_t>(comm);
+      each_operation<std::int32_t>(comm);
+      each_operation<std::uint32_t>(comm);
+      each_operation<std::int64_t>(comm);
+      each_operation<std::uint64_t>(comm);
+      each_operation<ddpp::half>(comm);
+      each_operation<ddpp::bfloat16>(comm);
+      each_operation<float>(comm);
+      each_operation<double>(comm);
+    });
+  }
+}
+
+TEST_CASE("any trivially copyable type with any callable") {
+  on_ranks(5, [](auto& comm) {
+    with_each_algorithm([&](auto algorithm) {
+      std::vector<complex_pair> z(3000, {1.0f, 2.0f});
+      ddpp::all_reduce(
+          comm, z,
+          [](complex_pair x, complex_pair y) {
+            return complex_pair{x.re + y.re, x.im + y.im};
+          },
+          algorithm);
+      for (const auto& x : z) EXPECT(x.re == 5.0f && x.im == 10.0f);
+      // An element size that does not divide a segment.
+      std::vector<twelve_bytes> t(30'011, {comm.rank(), 1, -comm.rank()});
+      ddpp::all_reduce(
+          comm, t,
+          [](twelve_bytes x, twelve_bytes y) {
+            return twelve_bytes{x.a + y.a, x.b + y.b, x.c < y.c ? x.c : y.c};
+          },
+          algorithm);
+      for (const auto& x : t) EXPECT(x.a == 10 && x.b == 5 && x.c == -4);
+    });
+  });
+}
+
+TEST_CASE("sums of floats are close to the exact ones, and the same bits on all ranks and from run to run") {
+  for (int n = 2; n <= most_ranks; ++n) {
+    on_ranks(n, [](auto& comm) {
+      const std::size_t count = 20'011;
+      std::vector<double> exact(count);
+      std::vector<float> input;
+      for (int r = 0; r < comm.size(); ++r) {
+        std::mt19937 random(static_cast<unsigned>(r));
+        std::normal_distribution<float> normal;
+        std::vector<float> theirs(count);
+        for (std::size_t i = 0; i < count; ++i)
+          theirs[i] = normal(random), exact[i] += static_cast<double>(theirs[i]);
+        if (r == comm.rank()) input = theirs;
+      }
+      with_each_algorithm([&](auto algorithm) {
+        auto first = input, second = input;
+        ddpp::all_reduce(comm, first, ddpp::sum, algorithm);
+        ddpp::all_reduce(comm, second, ddpp::sum, algorithm);
+        for (std::size_t i = 0; i < count; ++i)
+          EXPECT(std::abs(static_cast<double>(first[i]) - exact[i]) < 1e-5);
+        EXPECT(std::memcmp(first.data(), second.data(), count * sizeof(float)) == 0);
+        expect_same_bits(comm, first);
+      });
+    });
+  }
+}
+
+TEST_CASE("reproducible follows one tree over ranks, whatever the size") {
+  // The tree, written down again: pairs fold until a power of two is left, then neighbours at distance 1, 2,
+  // 4, ...
+  const auto tree_sum = [](std::vector<float> values) {
+    std::size_t size = 1;
+    while (2 * size <= values.size()) size *= 2;
+    const std::size_t extra = values.size() - size;
+    std::vector<float> group;
+    for (std::size_t r = 0; r < values.size(); ++r) {
+      if (r < 2 * extra)
+        group.push_back(values[r] + values[r + 1]), ++r;
+      else
+        group.push_back(values[r]);
+    }
+    for (; group.size() > 1;) {
+      std::vector<float> next;
+      for (std::size_t i = 0; i < group.size(); i += 2) next.push_back(group[i] + group[i + 1]);
+      group = next;
+    }
+    return group[0];
+  };
+  const auto value = [](int rank, std::size_t i) {
+    return std::ldexp(
+        1.0f + static_cast<float>((i * 7919 + static_cast<std::size_t>(rank) * 104729) % 1000) / 1000.0f,
+        static_cast<int>((i + static_cast<std::size_t>(rank)) % 20));
+  };
+  for (int n = 2; n <= most_ranks; ++n) {
+    on_ranks(n, [&](auto& comm) {
+      for (const std::size_t count : {1u, 100u, 3000u, 40'000u}) {
+        std::vector<float> x(count);
+        for (std::size_t i = 0; i < count; ++i) x[i] = value(comm.rank(), i);
+        ddpp::all_reduce(comm, x, ddpp::sum, ddpp::algorithms::reproducible{});
+        for (std::size_t i = 0; i < count; ++i) {
+          std::vector<float> all;
+          for (int r = 0; r < comm.size(); ++r) all.push_back(value(r, i));
+          EXPECT(x[i] == tree_sum(all));
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("min and max keep NaN, and order signed zeros and infinities") {
+  for (const int n : {2, 3, 4, 7}) {
+    on_ranks(n, [](auto& comm) {
+      const int size = comm.size();
+      with_each_algorithm([&](auto algorithm) {
+        // Element i is special on rank i, one row for each special value.
+        constexpr float inf = std::numeric_limits<float>::infinity();
+        for (const float special : {std::numeric_limits<float>::quiet_NaN(), inf, -inf, -0.0f, 0.0f}) {
+          std::vector<float> least(static_cast<std::size_t>(size), special == 0 ? -special : 1.0f);
+          least[static_cast<std::size_t>(comm.rank())] = special;
+          auto most = least;
+          ddpp::all_reduce(comm, least, ddpp::min, algorithm);
+          ddpp::all_reduce(comm, most, ddpp::max, algorithm);
+          for (std::size_t i = 0; i < least.size(); ++i) {
+            if (std::isnan(special)) {
+              EXPECT(std::isnan(least[i]) && std::isnan(most[i]));
+            } else if (special == 0) {
+              EXPECT(least[i] == 0 && std::signbit(least[i]) && most[i] == 0 && !std::signbit(most[i]));
+            } else {
+              EXPECT(least[i] == std::min(special, 1.0f) && most[i] == std::max(special, 1.0f));
+            }
+          }
+          expect_same_bits(comm, least);
+        }
+      });
+    });
+  }
+}
+
+TEST_CASE("sums of 16-bit floats lose nothing hop by hop") {
+  on_ranks(8, [](auto& comm) {
+    // 1 on rank 0 and 2^-9 elsewhere: each alone would be rounded away.
+    std::vector<ddpp::bfloat16> x(1000, ddpp::bfloat16(comm.rank() == 0 ? 1.0f : 0x1p-9f));
+    auto reduced = x;
+    ddpp::all_reduce(comm, x);
+    const float once = static_cast<float>(ddpp::bfloat16(1.0f + 7 * 0x1p-9f));
+    EXPECT(once > 1.0f);
+    for (const auto& v : x) EXPECT(static_cast<float>(v) == once);
+    ddpp::reduce(comm, reduced, ddpp::sum, 3);
+    EXPECT(comm.rank() != 3 || static_cast<float>(reduced[999]) == once);
+    std::vector<ddpp::bfloat16> all(8 * 10, ddpp::bfloat16(comm.rank() == 0 ? 1.0f : 0x1p-9f)), piece(10);
+    ddpp::reduce_scatter(comm, all, piece);
+    for (const auto& v : piece) EXPECT(static_cast<float>(v) == once);
+  });
+  on_ranks(10, [](auto& comm) {
+    std::vector<ddpp::half> x(77, ddpp::half(65504.0f / 2));  // half the largest: the sum would be infinite
+    ddpp::all_reduce(comm, x, ddpp::avg);
+    for (const auto& v : x) EXPECT(static_cast<float>(v) == 65504.0f / 2);
+  });
+}
+
+TEST_CASE("averages of integers round toward zero") {
+  on_ranks(2, [](auto& comm) {
+    std::vector<int> x = {comm.rank() == 0 ? 3 : 4, comm.rank() == 0 ? -3 : -4};
+    ddpp::all_reduce(comm, x, ddpp::avg);
+    EXPECT(x[0] == 3 && x[1] == -3);
+    std::vector<std::int8_t> small(3, 50);
+    ddpp::all_reduce(comm, small, ddpp::avg);
+    EXPECT(small[0] == 50);
+  });
+}
+
+TEST_CASE("pre-multiplied sums take each rank's own factor and keep the input") {
+  on_ranks(3, [](auto& comm) {
+    const std::vector<double> in(5, 1.0);
+    std::vector<double> out(5);
+    ddpp::all_reduce(comm, in, out, ddpp::premul_sum(0.5 * (comm.rank() + 1)));
+    EXPECT(out[4] == 3.0 && in[4] == 1.0);
+  });
+}
+
+TEST_CASE("elements at any address") {
+  on_ranks(3, [](auto& comm) {
+    const auto shifted = [&]<class T>(T) {
+      std::vector<T> storage(1030, T(1.0f));
+      for (std::size_t shift = 0; shift < 9; ++shift) {
+        const auto part = std::span(storage).subspan(shift, 1009);
+        std::fill(storage.begin(), storage.end(), T(1.0f));
+        ddpp::all_reduce(comm, part);
+        for (const T& x : part) EXPECT(static_cast<float>(x) == 3.0f);
+        EXPECT(shift == 0 || static_cast<float>(storage[shift - 1]) == 1.0f);
+        EXPECT(static_cast<float>(storage[shift + 1009]) == 1.0f);
+      }
+    };
+    shifted(std::int8_t{});
+    shifted(std::int16_t{});
+    shifted(ddpp::half{});
+    shifted(float{});
+    shifted(double{});
+  });
+}

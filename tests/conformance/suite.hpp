@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: BSL-1.0
+// What every part of the conformance suite uses. The suite is compiled once for each transport, which the
+// build names in DDPP_TEST_TRANSPORT; a new backend adds a line to tests/meson.build and nothing here.
+#pragma once
+
+#include DDPP_TEST_TRANSPORT_HEADER
+
+#include <ddpp/algorithms/automatic.hpp>
+#include <ddpp/all_gather.hpp>
+#include <ddpp/all_reduce.hpp>
+#include <ddpp/all_to_all.hpp>
+#include <ddpp/barrier.hpp>
+#include <ddpp/broadcast.hpp>
+#include <ddpp/communicator.hpp>
+#include <ddpp/gather.hpp>
+#include <ddpp/launch.hpp>
+#include <ddpp/point_to_point.hpp>
+#include <ddpp/reduce.hpp>
+#include <ddpp/reduce_scatter.hpp>
+#include <ddpp/scatter.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <doctest/doctest.h>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "../support/expect.hpp"
+
+namespace conformance {
+
+using transport = DDPP_TEST_TRANSPORT;
+using namespace std::chrono_literals;
+using support::says;
+
+/// A limit that no working operation comes near.
+inline constexpr auto generous = 60s;
+
+/// Runs f(communicator) on n ranks; what they throw fails the test with its text.
+template <class T = transport, class A = ddpp::algorithms::automatic, class F>
+void on_ranks(int n, F f, std::chrono::milliseconds timeout = generous) {
+  CAPTURE(n);
+  CHECK_NOTHROW((ddpp::launch<T, A>(n, f, {.timeout = timeout, .init_timeout = generous})));
+}
+
+/// Sizes around every border: none, one, fewer than ranks, primes, several segments.
+inline constexpr std::size_t counts[] = {0, 1, 2, 7, 64, 1009, 70'001};
+
+inline constexpr int most_ranks = 9;
+
+template <class T>
+std::uint64_t hash_of(std::span<const T> data) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (const std::byte b : std::as_bytes(data)) hash = (hash ^ static_cast<std::uint8_t>(b)) * 1099511628211u;
+  return hash;
+}
+
+/// All ranks hold the same bits.
+template <class C, class T>
+void expect_same_bits(C& comm, const std::vector<T>& data) {
+  const std::uint64_t mine = hash_of(std::span<const T>(data));
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size()));
+  ddpp::all_gather(comm, std::span(&mine, 1), all);
+  for (const std::uint64_t other : all) EXPECT(other == mine);
+}
+
+template <class F>
+void with_each_algorithm(F f) {
+  f(ddpp::algorithms::automatic{});
+  f(ddpp::algorithms::ring{});
+  f(ddpp::algorithms::recursive_doubling{});
+  f(ddpp::algorithms::halving_doubling{});
+  f(ddpp::algorithms::tree{});
+  f(ddpp::algorithms::reproducible{});
+}
+
+}  // namespace conformance
