@@ -116,6 +116,7 @@ class group {
     try {
       f();
     } catch (const group_failed& failed) {
+      remember(failed.cause());
       throw_failure(failed.cause(), rank(), description(), operation, sequence);
     } catch (const deadline_passed&) {
       throw timeout_error("rank " + std::to_string(rank()) + ", " + description() +
@@ -159,13 +160,7 @@ class group {
 
   /// Fails the group for all ranks, unless it has failed already.
   void fail(const failure& cause) {
-    if constexpr (!has_control_plane<T>) {
-      const std::lock_guard lock(mutex_);
-      if (!failed_.load(std::memory_order_relaxed)) {
-        cause_ = cause;
-        failed_.store(true, std::memory_order_release);
-      }
-    }
+    remember(cause);
     transport_.abort(cause);
   }
 
@@ -303,6 +298,16 @@ class group {
     if constexpr (has_control_plane<T>) transport_.leave();
   }
 
+  /// A transport without a control plane does not say what failed it: the first cause met is kept here.
+  void remember(const failure& cause) {
+    if constexpr (!has_control_plane<T>) {
+      const std::lock_guard lock(mutex_);
+      if (failed_.load(std::memory_order_relaxed)) return;
+      cause_ = cause;
+      failed_.store(true, std::memory_order_release);
+    }
+  }
+
   void announce(const fingerprint& print) {
     if constexpr (has_control_plane<T>) transport_.enter(print);
   }
@@ -312,6 +317,7 @@ class group {
     try {
       f();
     } catch (const group_failed& failed) {
+      remember(failed.cause());
       throw_failure(failed.cause(), print);
     } catch (const deadline_passed&) {
       fail(timeout_failure(print));
