@@ -36,6 +36,11 @@ inline std::string random_nonce() {
   return text;
 }
 
+/// Two processes have the same rank: nothing that trying again could mend.
+class rank_taken : public init_error {
+  using init_error::init_error;
+};
+
 class group_formation {
  public:
   group_formation(store& meeting, const std::string& name, int rank, int size, deadline until)
@@ -78,7 +83,7 @@ class group_formation {
       if (store_.check({word("clash")})) {
         const std::string why = store_.get(word("clash"));
         give_word(why);
-        throw init_error(why);
+        throw rank_taken(why);
       }
       if (!all_here && time_left(until_) == milliseconds(0)) {
         const std::string text = missing_ranks();
@@ -100,7 +105,7 @@ class group_formation {
     if (current == nonce_) return;
     const std::string why = taken_twice();
     if (!current.empty()) store_.set(current + "/clash", why);
-    throw init_error(why);
+    throw rank_taken(why);
   }
 
   std::string follow() {
@@ -136,8 +141,8 @@ class group_formation {
 
   std::string obey(const std::string& verdict, bool taken) const {
     if (verdict.starts_with(timed_out)) throw timeout_error(verdict.substr(timed_out.size()));
-    if (verdict != go) throw init_error(verdict);
-    if (taken) throw init_error(taken_twice());
+    if (verdict != go) throw rank_taken(verdict);
+    if (taken) throw rank_taken(taken_twice());
     return nonce_;
   }
 

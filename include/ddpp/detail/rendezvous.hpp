@@ -232,15 +232,6 @@ inline std::shared_ptr<tcp_store> open_tcp_store(const init_method& place, int r
   }
 }
 
-inline bool answers(store& meeting) {
-  try {
-    meeting.check({"ddpp"});
-    return true;
-  } catch (const error&) {
-    return false;
-  }
-}
-
 /// Joins the group in a tcp store. A store left over from an earlier group may go while this rank waits in it
 /// (its rank 0 has finished that group later than this rank did): then there is a new one to join.
 inline std::pair<std::shared_ptr<tcp_store>, std::string> join_by_tcp(const appointment& at,
@@ -258,8 +249,10 @@ inline std::pair<std::shared_ptr<tcp_store>, std::string> join_by_tcp(const appo
       return {meeting, group_formation(*meeting, name, at.rank, at.size, until).run()};
     } catch (const authentication_error&) {
       throw;
+    } catch (const rank_taken&) {
+      throw;
     } catch (const init_error&) {
-      if (time_left(until).count() == 0 || answers(*meeting)) throw;
+      if (time_left(until).count() == 0) throw;
     }
     meeting.reset();
   }
@@ -299,7 +292,14 @@ inline bootstrap come_together(const init_options& options) {
 template <class Failed>
 void settle(const bootstrap& boot, Failed&& failed) {
   if (boot.size == 1) return;
-  if (boot.store->add("settled", 1) == boot.size) boot.store->set("all settled", "");
+  if (boot.store->add("settled", 1) == boot.size) {
+    try {
+      boot.store->set("all settled", "");
+    } catch (const init_error&) {
+      if (boot.rank == 0)
+        throw;  // otherwise rank 0 has read it and ended the store before its answer came here
+    }
+  }
   while (boot.rank == 0 && !boot.store->check({"all settled"}) && !failed()) {
     const auto slice = std::min(time_left(boot.deadline), std::chrono::milliseconds(500));
     try {

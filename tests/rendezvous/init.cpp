@@ -1,0 +1,548 @@
+// SPDX-License-Identifier: BSL-1.0
+// How ranks come together, and every way in which they can fail to.
+#include <ddpp/detail/rendezvous.hpp>
+#include <ddpp/environment.hpp>
+#include <ddpp/hash_store.hpp>
+#include <ddpp/spawn.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+using namespace std::chrono_literals;
+using ddpp::detail::come_together;
+using variables = std::initializer_list<std::pair<const char*, const char*>>;
+
+namespace {
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+template <class Error, class F>
+std::string text_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+/// Runs f in a child with exactly these of the variables that a launcher could set, and returns the text that
+/// it returns.
+template <class F>
+std::string with_environment(variables set, F&& f) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    for (const char* name : {"DDPP_RANK",
+                             "DDPP_WORLD_SIZE",
+                             "DDPP_LOCAL_RANK",
+                             "DDPP_LOCAL_WORLD_SIZE",
+                             "DDPP_INIT_METHOD",
+                             "RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "PMI_RANK",
+                             "PMI_SIZE",
+                             "PMIX_RANK",
+                             "SLURM_PROCID",
+                             "SLURM_NTASKS",
+                             "SLURM_STEP_ID",
+                             "TORCHELASTIC_USE_AGENT_STORE"}) {
+      ::unsetenv(name);
+    }
+    for (const auto& [name, value] : set) ::setenv(name, value, 1);
+    std::string said;
+    try {
+      said = f();
+    } catch (const ddpp::usage_error& e) {
+      said = std::string("usage_error: ") + e.what();
+    } catch (const ddpp::init_error& e) {
+      said = std::string("init_error: ") + e.what();
+    } catch (const ddpp::timeout_error& e) {
+      said = std::string("timeout_error: ") + e.what();
+    } catch (const std::exception& e) {
+      said = std::string("another exception: ") + e.what();
+    }
+    (void)!::write(ends[1], said.data(), said.size());
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string text;
+  char some[4096];
+  for (ssize_t got; (got = ::read(ends[0], some, sizeof some)) > 0;) text.append(some, std::size_t(got));
+  ::close(ends[0]);
+  ::waitpid(pid, nullptr, 0);
+  return text;
+}
+
+/// "rank/size local rank/local size", or the error.
+std::string launched(variables set) {
+  return with_environment(set, [] {
+    const auto here = ddpp::detail::read_environment();
+    return std::to_string(here.rank) + "/" + std::to_string(here.size) + " " +
+           std::to_string(ddpp::local_rank()) + "/" + std::to_string(ddpp::local_size());
+  });
+}
+
+/// "rank/size where", or the error.
+std::string resolved(variables set, const ddpp::init_options& options = {}) {
+  return with_environment(set, [&] {
+    const auto at = ddpp::detail::resolve_appointment(options);
+    const std::string who = std::to_string(at.rank) + "/" + std::to_string(at.size);
+    if (at.known) return who + " store";
+    switch (at.place.is) {
+      case ddpp::detail::init_method::kind::env:
+        return who + " nowhere";
+      case ddpp::detail::init_method::kind::tcp:
+        return who + " tcp " + at.place.host + " " + std::to_string(at.place.port);
+      case ddpp::detail::init_method::kind::file:
+        break;
+    }
+    return who + " file " + at.place.path;
+  });
+}
+
+std::string parse_error(const std::string& text) {
+  return text_of<ddpp::init_error>([&] { ddpp::detail::init_method_parser(text).parse(); });
+}
+
+std::string unused_url() {
+  const ddpp::detail::store_listener here("127.0.0.1", 0);
+  return "tcp://127.0.0.1:" + std::to_string(here.port());
+}
+
+std::string scratch_path() {
+  char name[] = "/tmp/ddpp-test-XXXXXX";
+  const int fd = ::mkstemp(name);
+  ::close(fd);
+  ::unlink(name);
+  return name;
+}
+
+/// Runs f(rank) on a thread each; returns what each threw, as "type: text", or nothing.
+template <class F>
+std::vector<std::string> on_threads(int n, F&& f) {
+  std::vector<std::string> thrown(static_cast<std::size_t>(n));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank) {
+    threads.emplace_back([&, rank] {
+      std::string& mine = thrown[static_cast<std::size_t>(rank)];
+      try {
+        f(rank);
+      } catch (const ddpp::timeout_error& e) {
+        mine = std::string("timeout_error: ") + e.what();
+      } catch (const ddpp::init_error& e) {
+        mine = std::string("init_error: ") + e.what();
+      } catch (const std::exception& e) {
+        mine = std::string("another: ") + e.what();
+      }
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  return thrown;
+}
+
+std::string join(ddpp::store& store, int rank, int size, std::chrono::milliseconds timeout = 20s,
+                 const std::string& name = {}) {
+  return ddpp::detail::group_formation(store, name, rank, size, ddpp::detail::deadline_after(timeout)).run();
+}
+
+/// What transports do with the group's store: everybody says something and hears everybody.
+void meet(const ddpp::bootstrap& boot) {
+  boot.store->set("rank " + std::to_string(boot.rank), "here");
+  for (int r = 0; r < boot.size; ++r) boot.store->get("rank " + std::to_string(r));
+  ddpp::detail::settle(boot, [] { return false; });
+}
+
+}  // namespace
+
+TEST_CASE("environment: the first launcher that has set anything counts") {
+  CHECK(launched({}) == "0/1 0/1");
+  CHECK(launched({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}) ==
+        "3/8 1/2");
+  CHECK(launched({{"RANK", "3"}, {"WORLD_SIZE", "8"}}) == "3/8 0/1");
+  CHECK(launched({{"DDPP_RANK", "1"}, {"DDPP_WORLD_SIZE", "2"}, {"RANK", "3"}, {"WORLD_SIZE", "8"}}) ==
+        "1/2 0/1");
+  CHECK(launched({{"OMPI_COMM_WORLD_RANK", "1"},
+                  {"OMPI_COMM_WORLD_SIZE", "4"},
+                  {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                  {"PMIX_RANK", "1"}}) == "1/4 1/4");
+  CHECK(launched({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "1"}}) == "0/2 0/1");
+  CHECK(launched({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}}) == "2/3 0/1");
+  CHECK(launched({{"RANK", ""}, {"WORLD_SIZE", ""}}) == "0/1 0/1");
+}
+
+TEST_CASE("environment: Slurm's variables count inside srun steps only") {
+  CHECK(launched(
+            {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "1"}, {"SLURM_STEP_ID", "0"}}) ==
+        "1/4 1/1");
+  CHECK(launched({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}) == "0/1 0/1");
+  CHECK(launched({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "4294967291"}}) ==
+        "0/1 0/1");
+  CHECK(says(launched({{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}}), "SLURM_NTASKS is not"));
+}
+
+TEST_CASE("environment: half a set and nonsense are errors that name the variable") {
+  CHECK(says(launched({{"RANK", "1"}}), "init_error: RANK is set but WORLD_SIZE is not"));
+  CHECK(says(launched({{"WORLD_SIZE", "2"}}), "WORLD_SIZE is set but RANK is not"));
+  CHECK(says(launched({{"DDPP_RANK", "1"}, {"RANK", "0"}, {"WORLD_SIZE", "2"}}), "DDPP_WORLD_SIZE is not"));
+  CHECK(says(launched({{"OMPI_COMM_WORLD_SIZE", "2"}}), "OMPI_COMM_WORLD_RANK is not"));
+  CHECK(says(launched({{"PMIX_RANK", "0"}}), "PMIX_RANK is set but nothing"));
+  for (const char* nonsense : {"one", "-1", "1x", " 1", "0x1", "99999999999", "1.0"}) {
+    const std::string text = launched({{"RANK", nonsense}, {"WORLD_SIZE", "2"}});
+    CHECK(says(text, "init_error: RANK is \"" + std::string(nonsense) + "\""));
+  }
+  CHECK(says(launched({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), "RANK is 2, but WORLD_SIZE is 2"));
+  CHECK(says(launched({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), "RANK is 0, but WORLD_SIZE is 0"));
+  CHECK(says(launched({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "x"}}), "LOCAL_RANK is \"x\""));
+}
+
+TEST_CASE("init method: what is in the string") {
+  using kind = ddpp::detail::init_method::kind;
+  const auto parse = [](const char* text) { return ddpp::detail::init_method_parser(text).parse(); };
+  const auto tcp = parse("tcp://host.name:29500?rank=1&world_size=4");
+  CHECK(tcp.is == kind::tcp);
+  CHECK(tcp.host == "host.name");
+  CHECK(tcp.port == 29500);
+  CHECK(tcp.rank == 1);
+  CHECK(tcp.world_size == 4);
+  CHECK(parse("tcp://[::1]:80").host == "::1");
+  CHECK(parse("tcp://127.0.0.1:80?world_size=4").rank == -1);
+  CHECK(parse("file:///tmp/a b").path == "/tmp/a b");
+  CHECK(parse("env://").is == kind::env);
+
+  for (const char* text : {"",
+                           "tcp",
+                           "http://a:1",
+                           "tcp://",
+                           "tcp://host",
+                           "tcp://host:",
+                           "tcp://host:0",
+                           "tcp://host:65536",
+                           "tcp://host:1x",
+                           "tcp://:80",
+                           "tcp://::1:80",
+                           "tcp://[::1]",
+                           "file://relative",
+                           "file://",
+                           "env://x",
+                           "tcp://h:1?rank",
+                           "tcp://h:1?rank=",
+                           "tcp://h:1?rank=-1",
+                           "tcp://h:1?size=2",
+                           "tcp://h:1?rank=1&rank=1"}) {
+    CAPTURE(text);
+    CHECK(says(parse_error(text), "\"" + std::string(text) + "\""));
+  }
+}
+
+TEST_CASE("init: who and where, from options and environment") {
+  CHECK(resolved({}) == "0/1 nowhere");
+  CHECK(resolved({}, {.rank = 0, .world_size = 1}) == "0/1 nowhere");
+  const variables torchrun = {
+      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}};
+  CHECK(resolved(torchrun) == "1/2 tcp node0 29500");
+  CHECK(resolved(torchrun, {.init_method = "env://"}) == "1/2 tcp node0 29500");
+  CHECK(resolved(torchrun, {.init_method = "tcp://here:1"}) == "1/2 tcp here 1");
+  CHECK(resolved(torchrun, {.init_method = "file:///x", .rank = 4, .world_size = 5}) == "4/5 file /x");
+  CHECK(resolved(torchrun, {.rank = 4, .world_size = 5}) == "4/5 tcp node0 29500");
+  CHECK(resolved({}, {.init_method = "tcp://h:1?rank=2&world_size=3"}) == "2/3 tcp h 1");
+  CHECK(resolved({}, {.init_method = "tcp://h:1?rank=2&world_size=3", .rank = 2}) == "2/3 tcp h 1");
+  CHECK(resolved({}, {.init_method = "file:///x?rank=2", .world_size = 3}) == "2/3 file /x");
+  const auto store = std::make_shared<ddpp::hash_store>();
+  CHECK(resolved(torchrun, {.store = store}) == "1/2 store");
+  CHECK(resolved({}, {.rank = 1, .world_size = 2, .store = store}) == "1/2 store");
+  CHECK(resolved({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"DDPP_INIT_METHOD", "tcp://there:7"}}) ==
+        "1/2 tcp there 7");
+  CHECK(resolved({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"DDPP_INIT_METHOD", "tcp://there:7"}},
+                 {.init_method = "file:///x"}) == "1/2 file /x");
+}
+
+TEST_CASE("init: launchers that name no meeting place, on one host") {
+  const std::string one = resolved({{"OMPI_COMM_WORLD_RANK", "1"},
+                                    {"OMPI_COMM_WORLD_SIZE", "2"},
+                                    {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                    {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                    {"PMIX_NAMESPACE", "12/34"}});
+  CHECK(says(one, "1/2 file /tmp/ddpp-"));
+  CHECK(says(one, "openmpi-12-34"));
+  CHECK(says(resolved({{"OMPI_COMM_WORLD_RANK", "1"},
+                       {"OMPI_COMM_WORLD_SIZE", "4"},
+                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                       {"PMIX_NAMESPACE", "12"}}),
+             "init_error: there are several ranks, but MASTER_ADDR and MASTER_PORT are not set"));
+  // torchrun's agent has taken MASTER_PORT for a store of its own.
+  const std::string elastic = resolved({{"RANK", "1"},
+                                        {"WORLD_SIZE", "2"},
+                                        {"LOCAL_RANK", "1"},
+                                        {"LOCAL_WORLD_SIZE", "2"},
+                                        {"MASTER_ADDR", "localhost"},
+                                        {"MASTER_PORT", "29500"},
+                                        {"TORCHELASTIC_RUN_ID", "run"},
+                                        {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                        {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  CHECK(says(elastic, "1/2 file /tmp/ddpp-"));
+  CHECK(says(elastic, "run-29500-0"));
+  CHECK(says(resolved({{"RANK", "1"},
+                       {"WORLD_SIZE", "4"},
+                       {"LOCAL_WORLD_SIZE", "2"},
+                       {"MASTER_ADDR", "node0"},
+                       {"MASTER_PORT", "29500"},
+                       {"TORCHELASTIC_USE_AGENT_STORE", "True"}}),
+             "init_error: MASTER_PORT is taken by torchrun's agent"));
+}
+
+TEST_CASE("init: contradictions and halves") {
+  const auto store = std::make_shared<ddpp::hash_store>();
+  CHECK(says(resolved({}, {.init_method = "env://", .store = store}),
+             "usage_error: init: a store and an init method"));
+  CHECK(says(resolved({}, {.rank = 0}), "init_error: init: rank is given but world_size is not"));
+  CHECK(says(resolved({}, {.world_size = 2}), "init_error: init: world_size is given but rank is not"));
+  CHECK(says(resolved({}, {.init_method = "tcp://h:1?rank=1"}), "world_size is not"));
+  CHECK(says(resolved({}, {.init_method = "tcp://h:1?rank=1&world_size=2", .rank = 0}),
+             "usage_error: init: rank is given twice"));
+  CHECK(says(resolved({}, {.init_method = "tcp://h:1?world_size=3", .rank = 0, .world_size = 2}),
+             "usage_error: init: world_size is given twice"));
+  CHECK(says(resolved({}, {.rank = 2, .world_size = 2}), "init_error: rank is 2, but world_size is 2"));
+  CHECK(says(resolved({}, {.rank = -7, .world_size = 2}), "init_error: init: rank -7"));
+  CHECK(says(resolved({}, {.rank = 0, .world_size = 0}), "init_error: init: world_size 0"));
+  for (const char* method : {"tcp://h:1", "file:///x"}) {
+    CHECK(says(resolved({}, {.init_method = method}),
+               "init_error: init: a store, tcp:// and file:// need rank"));
+  }
+  CHECK(says(resolved({}, {.store = store}), "init_error"));
+  CHECK(says(resolved({}, {.rank = 0, .world_size = 2}), "MASTER_ADDR and MASTER_PORT are not set"));
+  CHECK(says(resolved({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), "MASTER_ADDR and MASTER_PORT are not set"));
+  CHECK(says(resolved({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}}),
+             "MASTER_ADDR is set but MASTER_PORT is not"));
+  CHECK(says(resolved({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}}),
+             "MASTER_PORT is set but MASTER_ADDR is not"));
+  for (const char* port : {"0", "65536", "x", "-1"}) {
+    CHECK(says(resolved({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", port}}),
+               "init_error: MASTER_PORT is "));
+  }
+  CHECK(says(resolved({}, {.timeout = 0ms}), "usage_error: init: timeouts"));
+  CHECK(says(resolved({}, {.init_timeout = -1s}), "usage_error: init: timeouts"));
+}
+
+TEST_CASE("a group forms, and the next one under the same key is another") {
+  ddpp::hash_store store;
+  std::string last;
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::string> nonces(4);
+    for (const std::string& text :
+         on_threads(4, [&](int rank) { nonces[std::size_t(rank)] = join(store, rank, 4); })) {
+      CHECK(text == "");
+    }
+    for (const std::string& nonce : nonces) CHECK(nonce == nonces[0]);
+    CHECK(nonces[0] != last);
+    last = nonces[0];
+  }
+}
+
+TEST_CASE("groups form while others do, told apart by name, and one after the other without a pause") {
+  ddpp::hash_store store;
+  std::vector<std::vector<std::string>> nonces(3);
+  const auto thrown = on_threads(3, [&](int rank) {
+    std::string of_a, of_b;
+    std::thread a([&] { of_a = join(store, rank, 3, 20s, "a"); });
+    std::thread b([&] { of_b = join(store, rank, 3, 20s, "b"); });
+    auto& mine = nonces[std::size_t(rank)];
+    for (int i = 0; i < 30; ++i) mine.push_back(join(store, rank, 3));
+    a.join();
+    b.join();
+    mine.push_back(of_a);
+    mine.push_back(of_b);
+  });
+  for (const std::string& text : thrown) CHECK(text == "");
+  CHECK(nonces[0] == nonces[1]);
+  CHECK(nonces[0] == nonces[2]);
+  CHECK(nonces[0][30] != nonces[0][31]);
+}
+
+TEST_CASE("a group is not misled by what an earlier run has left") {
+  ddpp::hash_store store;
+  // An earlier run: rank 0 had published and rank 1 had come, then they died.
+  store.set("ddpp/group", "stale");
+  store.add("stale/rank/1", 1);
+  std::vector<std::string> nonces(3);
+  const auto thrown = on_threads(3, [&](int rank) {
+    if (rank == 0) std::this_thread::sleep_for(50ms);  // so that the others read the stale nonce first
+    nonces[std::size_t(rank)] = join(store, rank, 3);
+  });
+  for (const std::string& text : thrown) CHECK(text == "");
+  CHECK(nonces[0] != "stale");
+  CHECK(nonces[1] == nonces[0]);
+  CHECK(nonces[2] == nonces[0]);
+
+  // A run that gave up with a timeout does not end the next one.
+  CHECK(says(text_of<ddpp::timeout_error>([&] { join(store, 0, 2, 50ms); }), "rank 1"));
+  for (const std::string& text : on_threads(2, [&](int rank) { join(store, rank, 2); })) CHECK(text == "");
+}
+
+TEST_CASE("a timeout names the ranks that have not come, on every rank") {
+  ddpp::hash_store store;
+  const auto thrown = on_threads(5, [&](int rank) {
+    if (rank != 1 && rank != 2) join(store, rank, 5, rank == 0 ? 200ms : 20s);
+  });
+  for (const int rank : {0, 3, 4}) {
+    CAPTURE(thrown[std::size_t(rank)]);
+    CHECK(says(thrown[std::size_t(rank)], "timeout_error: rank 1, rank 2 have not come within 200 ms"));
+  }
+  // Without rank 0 nobody has published anything.
+  for (const std::string& text : on_threads(2, [&](int rank) { join(store, rank + 1, 3, 100ms); })) {
+    CHECK(says(text, "timeout_error: rank 0 has not come within 100 ms"));
+  }
+  // One of the others may be the first to lose patience.
+  const auto impatient = on_threads(2, [&](int rank) { join(store, rank, 3, rank == 0 ? 600ms : 100ms); });
+  CHECK(says(impatient[1], "timeout_error: rank 2 has not come within 100 ms"));
+  CHECK(says(impatient[0], "timeout_error: rank 2 has not come within 600 ms"));
+}
+
+TEST_CASE("two processes with one rank: an error that names it, on every rank, at once") {
+  ddpp::hash_store store;
+  const int ranks[] = {0, 1, 1, 3};  // of 4: rank 2 is missing
+  auto thrown = on_threads(4, [&](int i) { join(store, ranks[i], 4); });
+  for (const std::string& text : thrown) CHECK(says(text, "init_error: two processes are rank 1 of 4"));
+  thrown = on_threads(3, [&](int i) { join(store, i == 2 ? 2 : 0, 4); });
+  for (const std::string& text : thrown) CHECK(says(text, "init_error: two processes are rank 0 of 4"));
+}
+
+TEST_CASE("ranks meet at a tcp address, which one of them serves, again and again") {
+  const std::string url = unused_url();
+  const auto thrown = on_threads(3, [&](int rank) {
+    for (int i = 0; i < 30; ++i) {
+      const auto boot = come_together({.init_method = url, .rank = rank, .world_size = 3, .timeout = 20s});
+      CHECK(boot.host == "127.0.0.1");
+      meet(boot);
+    }
+  });
+  for (const std::string& text : thrown) CHECK(text == "");
+}
+
+TEST_CASE("100 times on one port, as processes: no address in use, no stale server") {
+  const std::string url = unused_url();
+  ddpp::spawn(2, [&](int rank) {
+    for (int i = 0; i < 100; ++i) {
+      meet(come_together({.init_method = url, .rank = rank, .world_size = 2, .timeout = 20s}));
+    }
+  });
+}
+
+TEST_CASE("several groups at once at one address, and a store that is served already") {
+  ddpp::tcp_store server("127.0.0.1", 0, ddpp::tcp_store::server);
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(server.port());
+  ddpp::spawn(3, [&](int rank) {
+    const auto one = come_together({.init_method = url, .rank = rank, .world_size = 3, .timeout = 20s});
+    const auto two =
+        come_together({.init_method = url, .rank = rank, .world_size = 3, .timeout = 20s, .group_name = "b"});
+    const auto by_env = come_together({.timeout = 20s});
+    meet(two);
+    meet(one);
+    meet(by_env);
+  });
+  CHECK(server.num_keys() > 0);
+}
+
+TEST_CASE("ranks meet in a file, which is gone afterwards; a stale one does no harm") {
+  const std::string path = scratch_path();
+  for (int round = 0; round < 3; ++round) {
+    if (round == 1) {  // all died while they formed a group
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ddpp::file_store left(path);
+        left.set("ddpp/group", "stale");
+        left.add("stale/rank/1", 1);
+        ::raise(SIGKILL);
+      }
+      ::waitpid(child, nullptr, 0);
+      REQUIRE(std::filesystem::exists(path));
+    }
+    ddpp::spawn(3, [&](int rank) {
+      meet(come_together({.init_method = "file://" + path, .rank = rank, .world_size = 3, .timeout = 20s}));
+    });
+    CHECK_FALSE(std::filesystem::exists(path));
+  }
+}
+
+TEST_CASE("a store that the user made, threads and processes") {
+  const auto shared = std::make_shared<ddpp::hash_store>();
+  for (const std::string& text : on_threads(3, [&](int rank) {
+         meet(come_together({.rank = rank, .world_size = 3, .timeout = 20s, .store = shared}));
+       })) {
+    CHECK(text == "");
+  }
+  const std::string path = scratch_path();
+  {
+    const auto file = std::make_shared<ddpp::file_store>(path, 20s);
+    ddpp::spawn(2, [&](int) { meet(come_together({.timeout = 20s, .store = file})); });
+  }
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
+TEST_CASE("an address where nobody comes: bounded, and named") {
+  const std::string url = unused_url();
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string text = text_of<ddpp::timeout_error>([&] {
+    come_together({.init_method = url, .rank = 1, .world_size = 2, .timeout = 20s, .init_timeout = 300ms});
+  });
+  CHECK(says(text, url.substr(6)));
+  CHECK(says(text, "rank 0 has not come"));
+  CHECK(std::chrono::steady_clock::now() - begin < 10s);
+  CHECK(says(text_of<ddpp::timeout_error>([&] {
+               come_together({.init_method = url, .rank = 0, .world_size = 3, .init_timeout = 300ms});
+             }),
+             "rank 1, rank 2 have not come within 300 ms"));
+  CHECK_THROWS_AS(come_together({.init_method = "file:///nonexistent/store", .rank = 0, .world_size = 2}),
+                  ddpp::init_error);
+}
+
+TEST_CASE("the server dies while the others wait: bounded") {
+  const std::string url = unused_url();
+  const pid_t server = ::fork();
+  if (server == 0) {
+    try {
+      come_together({.init_method = url, .rank = 0, .world_size = 3});
+    } catch (...) {
+    }
+    ::_exit(0);
+  }
+  std::thread killer([&] {
+    std::this_thread::sleep_for(100ms);
+    ::kill(server, SIGKILL);
+    ::waitpid(server, nullptr, 0);
+  });
+  const std::string text = text_of<ddpp::timeout_error>(
+      [&] { come_together({.init_method = url, .rank = 1, .world_size = 3, .init_timeout = 600ms}); });
+  killer.join();
+  CHECK(says(text, "rank 0"));
+}
+
+TEST_CASE("a world of one meets nobody") {
+  CHECK(with_environment({}, [] {
+          const auto boot = come_together({});
+          return std::to_string(boot.rank) + std::to_string(boot.size) + (boot.store ? "store" : "");
+        }) == "01");
+  CHECK(with_environment({{"RANK", "0"}, {"WORLD_SIZE", "1"}},
+                         [] { return std::to_string(come_together({}).size); }) == "1");
+}
