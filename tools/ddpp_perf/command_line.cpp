@@ -45,9 +45,9 @@ void require_one_of(const std::string& what, const std::string& name, const std:
 std::size_t parse_size(const std::string& option, const std::string& text) {
   std::size_t digits = 0, value = 0;
   const auto most = std::numeric_limits<std::size_t>::max();
-  const bool negative = text.starts_with('-');
+  const bool starts_with_digit = !text.empty() && text.front() >= '0' && text.front() <= '9';
   try {
-    if (!negative) value = std::stoull(text, &digits);
+    if (starts_with_digit) value = std::stoull(text, &digits);
   } catch (const std::exception&) {
     digits = 0;
   }
@@ -66,7 +66,7 @@ std::size_t parse_size(const std::string& option, const std::string& text) {
 /// The bytes of one element, on each rank that has to bring some: sizes are whole multiples of it.
 std::size_t unit_of(const plan& todo) {
   std::size_t unit = 0;
-  visit_named(all_types, todo.type, [&](auto type) { unit = sizeof(typename decltype(type)::type); });
+  visit_named(all_types, todo.type, [&]<class T>(std::type_identity<T>) { unit = sizeof(T); });
   visit_collective(todo.collective, [&](auto collective) {
     if (collective.size_is_of_all_ranks) unit *= static_cast<std::size_t>(todo.ranks);
   });
@@ -141,13 +141,35 @@ std::vector<std::string> usable_algorithms(const std::string& collective_name) {
   const auto add_if = [&](bool usable, std::string_view name) {
     if (usable) names.emplace_back(name);
   };
-  visit_collective(collective_name, [&](auto collective) {
+  visit_collective(collective_name, [&]<class Collective>(Collective) {
     using comm = ddpp::communicator<ddpp::threads>;
     std::apply(
-        [&](auto... each) { (add_if(collective.template can_use<decltype(each), comm>, each.name), ...); },
+        [&]<class... Algorithm>(Algorithm...) {
+          (add_if(Collective::template can_use<Algorithm, comm>, Algorithm::name), ...);
+        },
         all_algorithms{});
   });
   return names;
+}
+
+void require_built(const plan& todo) {
+  for (const std::string& name : todo.algorithms) {
+    bool built = false;
+    visit_collective(todo.collective, [&]<class Collective>(Collective) {
+      visit_algorithm(name, [&]<class Algorithm>(Algorithm) {
+        visit_named(all_types, todo.type, [&]<class T>(std::type_identity<T>) {
+          visit_named(all_ops, todo.op, [&]<class Op>(std::type_identity<Op>) {
+            built = !Collective::reduces || is_built<Algorithm, T, Op>;
+          });
+        });
+      });
+    });
+    if (!built) {
+      throw bad_input(todo.op + " of " + todo.type +
+                      " goes with --algorithm automatic only; a named one takes " +
+                      built_with_named_algorithm);
+    }
+  }
 }
 
 void set_names(plan& todo, const typed& in) {
@@ -167,6 +189,7 @@ void set_names(plan& todo, const typed& in) {
     require_one_of(in.collective + ": algorithm", in.algorithm, todo.algorithms);
     todo.algorithms = {in.algorithm};
   }
+  require_built(todo);
 }
 
 void set_ranks(plan& todo, const typed& in) {

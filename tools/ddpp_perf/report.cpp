@@ -3,8 +3,10 @@
 
 #include <ddpp/version.hpp>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -97,6 +99,7 @@ std::int64_t wrong_elements(const table& table) {
 
 void check_json_file(const plan& todo) {
   if (todo.json_file.empty()) return;
+  if (std::filesystem::is_directory(todo.json_file)) throw bad_input(todo.json_file + " is a directory");
   const std::string name = temporary_name(todo);
   if (!std::ofstream(name)) refuse(todo);
   std::remove(name.c_str());

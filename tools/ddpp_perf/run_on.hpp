@@ -13,30 +13,35 @@
 
 namespace perf {
 
+/// The operation that the plan names; the command line has made sure that there is one.
 template <class Comm>
-void measure_named(Comm& comm, const plan& todo, const std::string& algorithm_name, std::span<row> rows) {
-  const auto with = [&](auto collective, auto type, auto op) {
-    visit_algorithm(algorithm_name, [&](auto algorithm) {
-      if constexpr (decltype(collective)::template can_use<decltype(algorithm), Comm>) {
-        measure_table<decltype(collective), typename decltype(type)::type>(comm, todo, rows, op, algorithm);
+operation<Comm> named_operation(const plan& todo, const std::string& algorithm_name) {
+  operation<Comm> chosen{};
+  const auto choose = [&]<class Collective, class T, class Op>() {
+    visit_algorithm(algorithm_name, [&]<class Algorithm>(Algorithm) {
+      if constexpr (Collective::template can_use<Algorithm, Comm> && is_built<Algorithm, T, Op>) {
+        chosen = make_operation<Comm, Collective, T, Op, Algorithm>();
       }
     });
   };
-  visit_collective(todo.collective, [&](auto collective) {
-    visit_named(all_types, todo.type, [&](auto type) {
-      if constexpr (decltype(collective)::reduces) {
-        visit_named(all_ops, todo.op,
-                    [&](auto op) { with(collective, type, typename decltype(op)::type{}); });
-      } else {
-        with(collective, type, no_op{});
-      }
+  visit_collective(todo.collective, [&]<class Collective>(Collective) {
+    visit_named(all_types, todo.type, [&]<class T>(std::type_identity<T>) {
+      if constexpr (!Collective::reduces)
+        choose.template operator()<Collective, T, no_op>();
+      else
+        visit_named(all_ops, todo.op, [&]<class Op>(std::type_identity<Op>) {
+          choose.template operator()<Collective, T, Op>();
+        });
     });
   });
+  return chosen;
 }
 
 template <class Transport>
 void run_on(const plan& todo, const std::string& algorithm, std::span<row> rows) {
-  const auto rank = [&](auto& comm) { measure_named(comm, todo, algorithm, rows); };
+  const auto rank = [&]<class Comm>(Comm& comm) {
+    measure_table(comm, todo, named_operation<Comm>(todo, algorithm), rows);
+  };
   if (todo.launched) {
     auto comm = ddpp::init<Transport>();
     rank(comm);
