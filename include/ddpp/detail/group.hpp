@@ -275,13 +275,15 @@ class group {
       } catch (...) {
         job->error_ = std::current_exception();
       }
-      pass_turn();
       lock.lock();
       // Whoever holds the work looks at it under the lock before letting go of it: the last reference, and
       // with it perhaps the group's, is never dropped here.
       job->finished_.store(true, std::memory_order_release);
       job.reset();
+      lock.unlock();
       task_finished_.notify_all();
+      pass_turn();
+      lock.lock();
     }
   }
 
