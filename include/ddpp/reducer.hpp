@@ -7,10 +7,11 @@
 // so that all ranks start the same scripts in the same order whatever the order of marks. A script runs the
 // hook and, where gradients do not live in the bucket, writes the averages back.
 //
-// A step that breaks the protocol on this rank is given up: as its next collective, in the place of the
-// bucket that will never come, the rank enters a barrier of its own kind. Where all ranks give up at the same
-// bucket they meet there and can go on; where another rank has started that bucket the two are a mismatch,
-// which fails the group on all ranks instead of leaving them waiting. On success this costs nothing.
+// A step that breaks the protocol on this rank is given up: the rank takes part in the buckets that are left,
+// but in the place of the last one it enters a barrier of its own kind. Where all ranks give up they meet
+// there, however far each had come, and can go on; a rank that did not give up has started the last bucket
+// instead, and the two are a mismatch, which fails the group on all ranks before anyone can use a wrong
+// average. On success this costs nothing.
 #pragma once
 
 #include <ddpp/all_reduce.hpp>
@@ -439,15 +440,17 @@ class reducer {
   // --- what runs on the progress thread ---
 
   void start_complete_buckets() {
-    for (; next_ < buckets_.size() && buckets_[next_].missing == 0; ++next_) {
-      bucket& b = buckets_[next_];
-      const fingerprint print{
-          .count = b.count,
-          .element_size = static_cast<std::uint16_t>(model_[b.slots.front()].element_size()),
-          .type = static_cast<std::uint8_t>(b.dtype),
-          .op = collective::hook};
-      b.reduction = comm_.start(print, [this, index = next_](C& inside) { reduce(inside, index); });
-    }
+    for (; next_ < buckets_.size() && buckets_[next_].missing == 0; ++next_) start_bucket(next_, !shadowing_);
+  }
+
+  void start_bucket(std::size_t index, bool keep) {
+    bucket& b = buckets_[index];
+    const fingerprint print{
+        .count = b.count,
+        .element_size = static_cast<std::uint16_t>(model_[b.slots.front()].element_size()),
+        .type = static_cast<std::uint8_t>(b.dtype),
+        .op = collective::hook};
+    b.reduction = comm_.start(print, [this, index, keep](C& inside) { reduce(inside, index, keep); });
   }
 
   void start_weight_reduction() {
@@ -461,14 +464,14 @@ class reducer {
     usage_reduction_ = ddpp::all_reduce_async(comm_, std::span(usage_counts_));
   }
 
-  void reduce(C& inside, std::size_t index) {
+  void reduce(C& inside, std::size_t index, bool keep) {
     {
       const stopwatch measured(communicating_);
       bucket& b = buckets_[index];
       gradient_bucket view(b.dtype, slab_.data() + b.begin, b.count, remaining_scale(), index,
                            index + 1 == buckets_.size(), b.parameters, b.offsets);
       hook_(inside, view);
-      if (!options_.gradient_as_bucket_view && !shadowing_) {
+      if (keep && !options_.gradient_as_bucket_view) {
         for (const std::size_t slot : b.slots) {
           if (used_[slot]) write_back(slot);
         }
@@ -536,6 +539,7 @@ class reducer {
       accumulating_ = false;
     }
     if (!synchronised) return;  // nobody else knows of the step
+    for (; next_ + 1 < buckets_.size(); ++next_) start_bucket(next_, false);
     for (bucket& b : buckets_) b.reduction = {};
     weight_reduction_ = {};
     comm_.run({.count = next_, .op = collective::step_given_up}, [](C& inside) { ddpp::barrier(inside); });
