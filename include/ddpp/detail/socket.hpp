@@ -205,6 +205,14 @@ inline descriptor accept_on(int listener) {
   return result;
 }
 
+/// What is wrong with a socket that says it is connected, or 0. A port from the ephemeral range that nobody
+/// listens on can be met by the connecting socket itself.
+inline int connection_problem(int fd) {
+  const address local = address::local_of(fd), peer = address::peer_of(fd);
+  if (peer.length() == 0) return ECONNRESET;
+  return local.same_host(peer) && local.port() == peer.port() ? ECONNREFUSED : 0;
+}
+
 /// One attempt at one address. An empty result leaves the reason in `code` (ETIMEDOUT at the deadline).
 inline descriptor connect_once(const address& to, deadline until, int& code) {
   descriptor fd = open_socket(to.family());
@@ -217,24 +225,24 @@ inline descriptor connect_once(const address& to, deadline until, int& code) {
     if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &code, &length) != 0) code = errno;
     if (code != 0) return descriptor();
   }
-  // A port from the ephemeral range that nobody listens on can be met by the connecting socket itself.
-  const address local = address::local_of(fd.get()), peer = address::peer_of(fd.get());
-  if (peer.length() == 0) return code = ECONNRESET, descriptor();
-  if (local.same_host(peer) && local.port() == peer.port()) return code = ECONNREFUSED, descriptor();
-  code = 0;
-  return fd;
+  code = connection_problem(fd.get());
+  return code == 0 ? std::move(fd) : descriptor();
 }
 
-/// Sleeps about as long as the attempts before suggest (1 ms doubling to 250 ms), with jitter so that many
-/// who were refused together do not come back together. Ends at the deadline.
+/// How long to wait between attempts: 1 ms doubling to 250 ms, with jitter so that many who were refused
+/// together do not come back together.
 class retry_pause {
  public:
-  void sleep(deadline until) {
+  std::chrono::microseconds next() {
     std::uint32_t random = 0;
     fill_random(std::as_writable_bytes(std::span(&random, 1)));
     const auto pause = std::chrono::microseconds(longest_ / 2 + random % (longest_ / 2));
     longest_ = std::min(longest_ * 2, 250'000u);
-    std::this_thread::sleep_until(std::min(until, std::chrono::steady_clock::now() + pause));
+    return pause;
+  }
+  /// Ends at the deadline.
+  void sleep(deadline until) {
+    std::this_thread::sleep_until(std::min(until, std::chrono::steady_clock::now() + next()));
   }
 
  private:

@@ -1,0 +1,816 @@
+// SPDX-License-Identifier: BSL-1.0
+// The control plane over TCP: how the ranks of a group come together, find each other's data ports, learn of
+// deaths, goodbyes and failures, and ask where everyone stands.
+//
+// One thread per rank, asleep in poll(2) until something happens. Every rank has one authenticated connection
+// to the hub: rank 0 at first, the lowest rank that is left once the hub has left in good order. The hub
+// rules: the first cause that reaches it is the group's, and it tells all. Per connection messages keep their
+// order, so a cause reaches every rank before the goodbye of who proposed it.
+//
+// The thread also accepts and makes the data connections, so that no stranger comes near the data path: it
+// hands over a connection once both ends have proven themselves. Two ranks that connect to each other at
+// once: the lower rank's connection stays, the other is answered `duplicate`.
+#pragma once
+
+#include <ddpp/concepts.hpp>
+#include <ddpp/detail/deadline.hpp>
+#include <ddpp/detail/fork_guard.hpp>
+#include <ddpp/detail/handshake.hpp>
+#include <ddpp/detail/socket.hpp>
+#include <ddpp/detail/tcp_connector.hpp>
+#include <ddpp/detail/tcp_control_wire.hpp>
+#include <ddpp/detail/tcp_endpoint.hpp>
+#include <ddpp/detail/tcp_listener.hpp>
+#include <ddpp/error.hpp>
+#include <ddpp/failure.hpp>
+#include <ddpp/fingerprint.hpp>
+#include <ddpp/store.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ddpp::detail {
+
+/// What the control thread tells its transport. Called on that thread, holding no lock.
+class control_events {
+ public:
+  virtual ~control_events() = default;
+  virtual void connected(int peer, descriptor socket) = 0;
+  virtual void failed(const failure& cause) = 0;
+  /// Someone left.
+  virtual void presence_changed() = 0;
+  virtual rank_state own_state() = 0;
+};
+
+class tcp_control {
+ public:
+  using presence = rank_state::presence;
+  using milliseconds = std::chrono::milliseconds;
+
+  tcp_control(const bootstrap& boot, const credentials& known)
+      : rank_(boot.rank),
+        size_(boot.size),
+        timeout_(boot.timeout),
+        known_(known),
+        presence_(places(boot.size)) {
+    for (auto& each : presence_) each.store(presence::here, std::memory_order_relaxed);
+  }
+  tcp_control(const tcp_control&) = delete;
+  tcp_control& operator=(const tcp_control&) = delete;
+  ~tcp_control() { stop(); }
+
+  /// Collective. Listens, finds everyone, starts the thread. Blocks until all are there or boot.deadline:
+  /// timeout_error that names who is missing; init_error when one gives up or publishes loopback to others.
+  void come_together(const bootstrap& boot, control_events& events);
+
+  /// Says goodbye to all and ends the thread; bounded by about two seconds.
+  void stop() {
+    if (guard_.in_child()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.set();
+    thread_.reset();
+  }
+
+  /// May be called under the engine's mutex, from any thread; none of these blocks but `spread`.
+
+  bool has_left(int peer) const noexcept {
+    return at(peer).load(std::memory_order_acquire) == presence::left;
+  }
+  void want_connection(int peer) {
+    order([&] { wanted_.push_back(peer); });
+  }
+  /// The data connection to a peer has ended without a goodbye: it is lost, unless its goodbye or the hub's
+  /// ruling comes shortly.
+  void suspect(int peer) {
+    order([&] { suspects_.emplace_back(peer, std::chrono::steady_clock::now() + goodbye_delay); });
+  }
+  void stalled() {
+    order([&] { stalled_ = true; });
+  }
+  /// Sooner or later rules with the table of who called what.
+  void investigate(int peer, const fingerprint& mine, const fingerprint& theirs) {
+    order([&] { found_mismatches_.push_back({peer, mine, theirs}); });
+  }
+
+  /// Proposes a cause to the hub and returns its ruling: this cause or an earlier one. Waits for it for a
+  /// moment
+  /// (`ruling_delay` at most, when the hub does not answer); the control thread never waits for the caller.
+  failure spread(const failure& cause) {
+    std::unique_lock lock(mutex_);
+    if (!ruling_) {
+      if (!proposal_) proposal_ = cause;
+      wake_.set();
+      changed_.wait_for(lock, ruling_delay, [&] { return ruling_.has_value(); });
+      if (!ruling_) ruling_ = cause;
+    }
+    return *ruling_;
+  }
+
+  /// Asks everyone. Blocks until all who are there have answered, or `until`. Not under the engine's mutex.
+  std::vector<rank_state> ask_everyone(deadline until) {
+    std::unique_lock lock(mutex_);
+    const auto mine = surveys_.insert(surveys_.end(), survey());
+    mine->id = ++last_survey_;
+    mine->until = until;
+    mine->table.resize(places(size_));
+    wake_.set();
+    changed_.wait_until(lock, until, [&] { return mine->complete; });
+    std::vector<rank_state> table = std::move(mine->table);
+    surveys_.erase(mine);
+    lock.unlock();
+    fill_in_presence(table);
+    return table;
+  }
+
+ private:
+  using kind = control_wire::kind;
+  using message = control_wire::message;
+
+  static constexpr milliseconds goodbye_delay{500};
+  static constexpr milliseconds ruling_delay{500};
+  static constexpr milliseconds survey_time{1'000};
+  static constexpr milliseconds repetition_pause{20};
+  static constexpr int most_repetitions = 8;
+  static constexpr milliseconds longest_goodbye{1'000};
+  static constexpr milliseconds hub_stays{500};  // for those who leave at about the same time
+  static constexpr milliseconds refusals_for_gone{1'000};
+
+  struct mismatch {
+    int peer = -1;
+    fingerprint mine = {}, theirs = {};
+  };
+
+  struct survey {
+    std::uint64_t id = 0;
+    deadline until = {};
+    std::vector<rank_state> table = {};
+    bool sent = false;
+    bool complete = false;
+    bool for_stall = false;  // of the thread's own, not a caller's:
+    std::optional<mismatch> about = {};
+    deadline begin = {};
+    int repeated = 0;
+    bool own() const noexcept { return for_stall || about; }
+  };
+
+  static std::string encode(const message& m) { return control_wire::encode(m); }
+  static std::size_t places(int size) { return static_cast<std::size_t>(size); }
+  std::atomic<presence>& at(int peer) noexcept { return presence_[places(peer)]; }
+  const std::atomic<presence>& at(int peer) const noexcept { return presence_[places(peer)]; }
+  bool is_here(int peer) const noexcept { return at(peer).load(std::memory_order_acquire) == presence::here; }
+
+  template <class F>
+  void order(const F& f) {
+    {
+      const std::lock_guard lock(mutex_);
+      f();
+    }
+    wake_.set();
+  }
+
+  // Coming together, on the constructing thread.
+
+  void publish_and_listen(const bootstrap& boot);
+  void meet_rank_0(const bootstrap& boot);
+  void await_everyone(const bootstrap& boot);
+  [[noreturn]] void throw_missing(const bootstrap& boot);
+
+  // The thread.
+
+  void run();
+  void wait_for_something();
+  void take_orders();
+  bool goodbye_is_done();
+
+  void serve_members();
+  void serve_hub();
+  void serve_connectors();
+  void serve_suspects();
+  void serve_surveys();
+
+  void take_from_member(int member, const message& m);
+  void take_from_hub(const message& m);
+  void take_endpoint(int member, const std::string& text);
+  void take_endpoints(const std::string& lines);
+  void take_standing(const message& m);
+
+  admission judge(const introduction& who);
+  void welcome(descriptor socket, const introduction& who);
+
+  void leaves(int peer);
+  void hub_is_gone();
+  void choose_hub();
+
+  void propose(const failure& cause);
+  void rule(const failure& cause);
+  void lost(int peer, const std::string& how) {
+    auto expected = presence::here;
+    at(peer).compare_exchange_strong(expected, presence::lost);
+    propose({failure_kind::peer_lost, peer, "rank " + std::to_string(peer) + " was lost: " + how});
+  }
+
+  /// Of the thread's own: about a mismatch that was found, or whether there is one that nobody has found.
+  void begin_survey(const std::optional<mismatch>& about, int repeated) {
+    survey one;
+    one.until = std::chrono::steady_clock::now() + survey_time;
+    if (repeated > 0) one.begin = std::chrono::steady_clock::now() + repetition_pause;
+    one.table.resize(places(size_));
+    one.for_stall = !about;
+    one.about = about;
+    one.repeated = repeated;
+    const std::lock_guard lock(mutex_);
+    one.id = ++last_survey_;
+    surveys_.push_back(std::move(one));
+  }
+  void finish_own_survey(survey done);
+  bool has_ruled() {
+    const std::lock_guard lock(mutex_);
+    return ruled_;
+  }
+
+  static std::string failure_message(const failure& cause) {
+    return encode({kind::failed, cause.rank, static_cast<std::uint64_t>(cause.kind), cause.text});
+  }
+
+  std::string state_message(int asker, std::uint64_t number) const {
+    const rank_state mine = events_->own_state();
+    control_wire::standing standing;
+    standing.asker = asker;
+    standing.inside = mine.inside ? 1 : 0;
+    standing.last = mine.last;
+    return encode({kind::state, rank_, number,
+                   std::string(reinterpret_cast<const char*>(&standing), sizeof(standing))});
+  }
+
+  void fill_in_presence(std::vector<rank_state>& table) const {
+    for (int r = 0; r < size_; ++r) {
+      const presence now = at(r).load(std::memory_order_acquire);
+      if (now != presence::here) table[places(r)].is = now;
+    }
+  }
+
+  void tell_members(const std::string& encoded, int but = -1) {
+    for (auto& [member, channel] : members_) {
+      if (member != but) channel.send(encoded);
+    }
+  }
+
+  const int rank_, size_;
+  const milliseconds timeout_;
+  const credentials known_;
+  const fork_guard guard_;
+  wake_event wake_;
+  control_events* events_ = nullptr;
+  std::vector<std::atomic<presence>> presence_;
+
+  // The thread's own once it runs.
+  group_id group_ = {};
+  tcp_endpoint own_endpoint_ = {};
+  std::optional<tcp_listener> listener_;
+  std::vector<tcp_endpoint> endpoints_;  // by rank, empty until known
+  int hub_rank_ = 0;                     // or -1: there is none (any more)
+  std::optional<control_channel> hub_;   // while this rank is not it
+  std::map<int, control_channel> members_;
+  struct connection_attempt {
+    purpose what = purpose::data;
+    int peer = -1;
+    tcp_connector connector;
+  };
+  std::list<connection_attempt> attempts_;
+  std::vector<bool> has_data_connection_, unreachable_;
+  std::vector<int> wanted_later_;  // until endpoints are known
+  int missing_endpoints_ = 0;
+  std::optional<failure> pending_proposal_;
+  deadline rule_alone_at_ = deadline::max();
+  deadline next_stall_survey_ = {};
+  bool said_goodbye_ = false;
+  deadline goodbye_until_ = deadline::max();
+  std::vector<pollfd> entries_;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  bool together_ = false;
+  bool stopping_ = false;
+  bool stalled_ = false;
+  std::optional<failure> proposal_, ruling_;
+  bool ruled_ = false;  // ruling_ is the hub's, or this rank could not hear it in time
+  std::vector<int> wanted_;
+  std::vector<std::pair<int, deadline>> suspects_;
+  std::vector<mismatch> found_mismatches_;
+  std::list<survey> surveys_;
+  std::uint64_t last_survey_ = 0;
+  std::string gave_up_;  // who did while the group came together
+
+  std::unique_ptr<joining_thread> thread_;
+};
+
+// Coming together.
+
+inline void tcp_control::come_together(const bootstrap& boot, control_events& events) {
+  events_ = &events;
+  publish_and_listen(boot);
+  thread_ = std::make_unique<joining_thread>([this] { run(); });
+  await_everyone(boot);
+}
+
+inline void tcp_control::publish_and_listen(const bootstrap& boot) {
+  descriptor socket = listen_on(boot.host.empty() ? "127.0.0.1" : boot.host, 0);
+  const address local = address::local_of(socket.get());
+  own_endpoint_ = {local.host(), local.port(), host_id()};
+  listener_.emplace(std::move(socket), known_);
+  endpoints_.resize(places(size_));
+  has_data_connection_.resize(places(size_));
+  unreachable_.resize(places(size_));
+  if (rank_ == 0) {
+    fill_random(group_);
+    endpoints_[0] = own_endpoint_;
+    missing_endpoints_ = size_ - 1;
+    boot.store->set("tcp/0", hexadecimal(group_) + " " + own_endpoint_.text());
+  } else {
+    boot.store->set("tcp/" + std::to_string(rank_), "");
+    meet_rank_0(boot);
+  }
+}
+
+inline void tcp_control::meet_rank_0(const bootstrap& boot) {
+  try {
+    boot.store->wait({"tcp/0"}, time_left(boot.deadline));
+  } catch (const timeout_error&) {
+    throw_missing(boot);
+  }
+  const std::string published = boot.store->get("tcp/0");
+  const std::size_t space = published.find(' ');
+  if (space == std::string::npos) throw init_error("rank 0 published an address that is none");
+  group_ = group_id_from(std::string_view(published).substr(0, space));
+  const tcp_endpoint rank_0 = tcp_endpoint::from(std::string_view(published).substr(space + 1));
+  hub_.emplace(connect_and_prove(rank_0.host, rank_0.port, known_, {purpose::control, group_, rank_, 0},
+                                 boot.deadline));
+  hub_->send(encode({kind::endpoint, rank_, 0, own_endpoint_.text()}));
+}
+
+inline void tcp_control::await_everyone(const bootstrap& boot) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, boot.deadline, [&] { return together_ || ruling_ || !gave_up_.empty(); });
+  if (together_) return;  // a failure since then is for the first operation to report
+  if (ruling_) throw init_error("rank " + std::to_string(rank_) + ": " + ruling_->text);
+  if (!gave_up_.empty()) throw init_error("rank " + std::to_string(rank_) + ": " + gave_up_);
+  lock.unlock();
+  throw_missing(boot);
+}
+
+inline void tcp_control::throw_missing(const bootstrap& boot) {
+  std::string missing;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_ || boot.store->check({"tcp/" + std::to_string(r)})) continue;
+    missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(r);
+  }
+  throw timeout_error(
+      "rank " + std::to_string(rank_) + ": the group of " + std::to_string(size_) +
+      " ranks did not come together in time: " +
+      (missing.empty() ? "all came, but not all connected to rank 0" : missing + " did not come"));
+}
+
+// The thread.
+
+inline void tcp_control::run() {
+  for (;;) {
+    wait_for_something();
+    take_orders();
+    serve_hub();
+    serve_members();
+    listener_->serve([this](const introduction& who) { return judge(who); },
+                     [&](descriptor socket, const introduction& who) { welcome(std::move(socket), who); });
+    serve_connectors();
+    serve_suspects();
+    serve_surveys();
+    if (goodbye_is_done()) return;
+  }
+}
+
+inline void tcp_control::wait_for_something() {
+  entries_.assign({{wake_.get(), POLLIN, 0}});
+  listener_->add_to(entries_);
+  deadline due = std::min({listener_->next_due(), rule_alone_at_, goodbye_until_});
+  if (hub_) entries_.push_back(hub_->entry());
+  for (const auto& [member, channel] : members_) entries_.push_back(channel.entry());
+  for (const auto& attempt : attempts_) {
+    attempt.connector.add_to(entries_);
+    due = std::min(due, attempt.connector.next_due());
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [peer, when] : suspects_) due = std::min(due, when);
+    for (const survey& each : surveys_) {
+      if (each.own()) due = std::min(due, each.sent ? each.until : each.begin);
+    }
+  }
+  ::poll(entries_.data(), entries_.size(), poll_timeout(due));
+}
+
+inline void tcp_control::take_orders() {
+  wake_.clear();
+  std::vector<int> wanted;
+  std::vector<mismatch> mismatches;
+  std::optional<failure> proposal;
+  bool stalled = false, stopping = false;
+  {
+    const std::lock_guard lock(mutex_);
+    wanted.swap(wanted_);
+    mismatches.swap(found_mismatches_);
+    if (!pending_proposal_ && !ruled_) proposal = proposal_;
+    stalled = std::exchange(stalled_, false);
+    stopping = stopping_;
+  }
+  for (const mismatch& each : mismatches) begin_survey(each, 0);
+  if (proposal) propose(*proposal);
+  wanted.insert(wanted.end(), wanted_later_.begin(), wanted_later_.end());
+  wanted_later_.clear();
+  for (const int peer : wanted) {
+    const tcp_endpoint& to = endpoints_[places(peer)];
+    const bool under_way =
+        std::any_of(attempts_.begin(), attempts_.end(), [&](const connection_attempt& attempt) {
+          return attempt.peer == peer && attempt.what == purpose::data;
+        });
+    if (has_data_connection_[places(peer)] || under_way || !is_here(peer) || said_goodbye_) continue;
+    if (to.port == 0) {
+      wanted_later_.push_back(peer);
+      continue;
+    }
+    attempts_.push_back({purpose::data, peer,
+                         tcp_connector(to.host, to.port, {purpose::data, group_, rank_, peer},
+                                       deadline_after(timeout_), refusals_for_gone)});
+  }
+  if (stalled && hub_) hub_->send(encode({kind::stalled, rank_}));
+  if (stalled && hub_rank_ == rank_) take_from_member(rank_, {kind::stalled, rank_});
+  if (stopping && goodbye_until_ == deadline::max()) {
+    goodbye_until_ = std::chrono::steady_clock::now() + (hub_rank_ == rank_ ? hub_stays : longest_goodbye);
+  }
+  if (stopping && !said_goodbye_ && (hub_ || hub_rank_ == rank_ || hub_rank_ == -1)) {
+    said_goodbye_ = true;
+    const std::string goodbye = encode({kind::left, rank_});
+    if (hub_) hub_->send(goodbye);
+    tell_members(goodbye);
+  }
+}
+
+/// A member is done when the hub has closed the connection in answer, the hub when all members have left;
+/// both when the time is up.
+inline bool tcp_control::goodbye_is_done() {
+  if (goodbye_until_ == deadline::max()) return false;
+  const bool answered = said_goodbye_ && (hub_rank_ == rank_ ? members_.empty() : !hub_);
+  return answered || std::chrono::steady_clock::now() >= goodbye_until_;
+}
+
+inline void tcp_control::serve_members() {
+  for (auto each = members_.begin(); each != members_.end();) {
+    const int member = each->first;
+    each->second.flush();
+    const bool open = each->second.receive([&](const message& m) { take_from_member(member, m); });
+    const bool keep = open && is_here(member);
+    if (!open && is_here(member)) lost(member, "its connection closed without a goodbye");
+    each = keep ? std::next(each) : members_.erase(each);
+  }
+}
+
+inline void tcp_control::serve_hub() {
+  if (!hub_) return;
+  hub_->flush();
+  const bool open = hub_->receive([&](const message& m) { take_from_hub(m); });
+  if (!open) hub_is_gone();
+}
+
+inline void tcp_control::hub_is_gone() {
+  hub_.reset();
+  const int gone = std::exchange(hub_rank_, -1);
+  if (said_goodbye_) return;
+  if (is_here(gone)) {
+    lost(gone, "its connection closed without a goodbye");
+  } else {
+    choose_hub();
+  }
+}
+
+inline void tcp_control::choose_hub() {
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_ && (!is_here(r) || unreachable_[places(r)])) continue;
+    hub_rank_ = r;
+    if (r == rank_) break;
+    const tcp_endpoint& to = endpoints_[places(r)];
+    attempts_.push_back({purpose::control, r,
+                         tcp_connector(to.host, to.port, {purpose::control, group_, rank_, r},
+                                       deadline_after(longest_silence), milliseconds(0))});
+    return;
+  }
+  if (pending_proposal_) rule(*pending_proposal_);
+}
+
+inline void tcp_control::serve_connectors() {
+  for (auto each = attempts_.begin(); each != attempts_.end();) {
+    const auto state = each->connector.advance(known_);
+    if (state == tcp_connector::state::in_progress) {
+      ++each;
+      continue;
+    }
+    connection_attempt done = std::move(*each);
+    each = attempts_.erase(each);
+    if (state == tcp_connector::state::connected) {
+      if (done.what == purpose::data) {
+        has_data_connection_[places(done.peer)] = true;
+        events_->connected(done.peer, done.connector.take());
+      } else {
+        hub_.emplace(done.connector.take());
+        if (pending_proposal_) hub_->send(failure_message(*pending_proposal_));
+        wake_.set();  // for a goodbye that waits for this
+      }
+    } else if (state == tcp_connector::state::failed && done.what == purpose::data) {
+      if (is_here(done.peer)) lost(done.peer, done.connector.error_text());
+    } else if (state == tcp_connector::state::failed) {
+      unreachable_[places(done.peer)] = true;
+      hub_rank_ = -1;
+      choose_hub();
+    }
+  }
+}
+
+inline void tcp_control::serve_suspects() {
+  const auto now = std::chrono::steady_clock::now();
+  std::vector<int> due;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(suspects_, [&](const auto& suspect) {
+      if (now < suspect.second) return false;
+      due.push_back(suspect.first);
+      return true;
+    });
+  }
+  for (const int peer : due) {
+    if (is_here(peer)) lost(peer, "its connection closed without a goodbye");
+  }
+  if (now >= rule_alone_at_ && pending_proposal_) rule(*pending_proposal_);
+}
+
+// What others say.
+
+inline admission tcp_control::judge(const introduction& who) {
+  if (who.group != group_ || who.to != rank_ || who.from < 0 || who.from >= size_ || who.from == rank_ ||
+      !is_here(who.from)) {
+    return admission::not_expected;
+  }
+  if (who.what == purpose::control) {
+    // A higher rank may hear of the old hub's goodbye, and come, before this one does.
+    if (members_.contains(who.from)) return admission::duplicate;
+    return rank_ < who.from ? admission::welcome : admission::not_expected;
+  }
+  if (who.what != purpose::data) return admission::not_expected;
+  if (has_data_connection_[places(who.from)]) return admission::duplicate;
+  const auto under_way =
+      std::find_if(attempts_.begin(), attempts_.end(), [&](const connection_attempt& attempt) {
+        return attempt.peer == who.from && attempt.what == purpose::data;
+      });
+  if (under_way == attempts_.end()) return admission::welcome;
+  if (rank_ < who.from) return admission::duplicate;
+  attempts_.erase(under_way);
+  return admission::welcome;
+}
+
+inline void tcp_control::welcome(descriptor socket, const introduction& who) {
+  if (who.what == purpose::data) {
+    has_data_connection_[places(who.from)] = true;
+    events_->connected(who.from, std::move(socket));
+    return;
+  }
+  control_channel& channel = members_.emplace(who.from, control_channel(std::move(socket))).first->second;
+  if (said_goodbye_) channel.send(encode({kind::left, rank_}));
+}
+
+inline void tcp_control::take_from_member(int member, const message& m) {
+  switch (m.kind) {
+    case kind::endpoint:
+      return take_endpoint(member, m.body);
+    case kind::left:
+      leaves(member);
+      return tell_members(encode({kind::left, member}), member);
+    case kind::failed:
+      return rule({static_cast<failure_kind>(m.number), m.rank, m.body});
+    case kind::ask:
+      for (auto& [other, channel] : members_) {
+        if (other != member) channel.send(encode({kind::ask, member, m.number}));
+      }
+      if (const auto asker = members_.find(member); asker != members_.end()) {
+        asker->second.send(state_message(member, m.number));
+      }
+      return;
+    case kind::state: {
+      control_wire::standing standing;
+      if (m.body.size() != sizeof(standing)) return;
+      std::memcpy(&standing, m.body.data(), sizeof(standing));
+      if (standing.asker == rank_) return take_standing(m);
+      if (const auto asker = members_.find(standing.asker); asker != members_.end())
+        asker->second.send(encode(m));
+      return;
+    }
+    case kind::stalled: {
+      const auto now = std::chrono::steady_clock::now();
+      if (now < next_stall_survey_ || has_ruled()) return;
+      next_stall_survey_ = now + survey_time;
+      return begin_survey(std::nullopt, 0);
+    }
+    case kind::endpoints:
+      return;
+  }
+}
+
+inline void tcp_control::take_from_hub(const message& m) {
+  switch (m.kind) {
+    case kind::endpoints:
+      return take_endpoints(m.body);
+    case kind::left:
+      if (m.rank >= 0 && m.rank < size_) leaves(m.rank);
+      return;
+    case kind::failed:
+      return rule({static_cast<failure_kind>(m.number), m.rank, m.body});
+    case kind::ask:
+      return hub_->send(state_message(m.rank, m.number));
+    case kind::state:
+      return take_standing(m);
+    case kind::endpoint:
+    case kind::stalled:
+      return;
+  }
+}
+
+inline void tcp_control::take_endpoint(int member, const std::string& text) {
+  if (rank_ != 0 || missing_endpoints_ == 0 || endpoints_[places(member)].port != 0) return;
+  try {
+    endpoints_[places(member)] = tcp_endpoint::from(text);
+  } catch (const init_error&) {
+    return lost(member, "it published an address that is none");
+  }
+  if (--missing_endpoints_ > 0) return;
+  std::string lines;
+  for (const tcp_endpoint& each : endpoints_) lines += each.text() + "\n";
+  tell_members(encode({kind::endpoints, rank_, 0, lines}));
+  take_endpoints(lines);
+}
+
+inline void tcp_control::take_endpoints(const std::string& lines) {
+  std::string problem;
+  std::string_view rest = lines;
+  try {
+    for (int r = 0; r < size_; ++r) {
+      const std::size_t end = rest.find('\n');
+      if (end == std::string_view::npos) throw init_error("the list of ranks is incomplete");
+      const tcp_endpoint each = tcp_endpoint::from(rest.substr(0, end));
+      rest.remove_prefix(end + 1);
+      std::string unused;
+      const auto addresses = resolve(each.host, each.port, unused);
+      if (each.system != own_endpoint_.system && !addresses.empty() && addresses.front().is_loopback()) {
+        throw init_error("rank " + std::to_string(r) + " is on another host, but offers " + each.host +
+                         ", which only its own host can reach");
+      }
+      endpoints_[places(r)] = each;
+    }
+  } catch (const init_error& e) {
+    problem = e.what();
+  }
+  const std::lock_guard lock(mutex_);
+  if (problem.empty())
+    together_ = true;
+  else
+    gave_up_ = problem;
+  changed_.notify_all();
+}
+
+inline void tcp_control::leaves(int peer) {
+  at(peer).store(presence::left, std::memory_order_release);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!together_ && gave_up_.empty()) {
+      gave_up_ = "rank " + std::to_string(peer) + " gave up while the group came together";
+    }
+    changed_.notify_all();
+  }
+  events_->presence_changed();
+}
+
+// Failure.
+
+inline void tcp_control::propose(const failure& cause) {
+  if (has_ruled() || pending_proposal_) return;
+  if (hub_rank_ == rank_ || hub_rank_ == -1) return rule(cause);
+  pending_proposal_ = cause;
+  pending_proposal_->text.resize(std::min(cause.text.size(), longest_failure_text));
+  rule_alone_at_ = std::chrono::steady_clock::now() + ruling_delay;
+  if (hub_) {
+    hub_->send(failure_message(*pending_proposal_));
+  }
+}
+
+inline void tcp_control::rule(const failure& cause) {
+  rule_alone_at_ = deadline::max();
+  failure ruling = cause;
+  ruling.text.resize(std::min(ruling.text.size(), longest_failure_text));
+  {
+    const std::lock_guard lock(mutex_);
+    if (ruled_) return;
+    ruled_ = true;
+    if (ruling_) ruling = *ruling_;  // a caller of spread() went ahead alone
+    ruling_ = ruling;
+    changed_.notify_all();
+  }
+  tell_members(failure_message(ruling));
+  events_->failed(ruling);
+}
+
+// Surveys.
+
+inline void tcp_control::take_standing(const message& m) {
+  control_wire::standing standing;
+  if (m.body.size() != sizeof(standing) || m.rank < 0 || m.rank >= size_) return;
+  std::memcpy(&standing, m.body.data(), sizeof(standing));
+  const std::lock_guard lock(mutex_);
+  for (survey& each : surveys_) {
+    if (each.id == m.number)
+      each.table[places(m.rank)] = {presence::here, standing.inside != 0, standing.last};
+  }
+}
+
+inline void tcp_control::serve_surveys() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (surveys_.empty()) return;
+  }
+  const rank_state own = events_->own_state();
+  const auto now = std::chrono::steady_clock::now();
+  std::vector<std::uint64_t> to_ask;
+  std::vector<survey> finished;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto each = surveys_.begin(); each != surveys_.end();) {
+      const auto here = each++;
+      if (now < here->begin) continue;
+      if (!std::exchange(here->sent, true)) to_ask.push_back(here->id);
+      here->table[places(rank_)] = own;
+      here->complete = true;
+      for (int r = 0; r < size_; ++r) {
+        if (is_here(r) && here->table[places(r)].is == presence::unknown) here->complete = false;
+      }
+      if (!here->own() || (!here->complete && now < here->until)) continue;
+      finished.push_back(std::move(*here));
+      surveys_.erase(here);
+    }
+    changed_.notify_all();
+  }
+  for (const std::uint64_t id : to_ask) {
+    const std::string ask = encode({kind::ask, rank_, id});
+    if (hub_) hub_->send(ask);
+    if (hub_rank_ == rank_) tell_members(ask);
+  }
+  for (survey& each : finished) finish_own_survey(std::move(each));
+}
+
+inline void tcp_control::finish_own_survey(survey done) {
+  std::vector<rank_state>& table = done.table;
+  if (done.about) {
+    // Others may be an instant behind: ask again, so that the table shows them in the collective too.
+    const mismatch found = *done.about;
+    const bool some_are_behind = std::any_of(table.begin(), table.end(), [&](const rank_state& each) {
+      return each.is == presence::here && each.last.sequence < found.mine.sequence;
+    });
+    if (some_are_behind && done.repeated < most_repetitions) {
+      return begin_survey(found, done.repeated + 1);
+    }
+    fill_in_presence(table);
+    table[places(rank_)].last = found.mine;
+    rank_state& other = table[places(found.peer)];
+    if (other.last.sequence <= found.theirs.sequence) other.last = found.theirs;
+    return propose(describe_mismatch(table));
+  }
+  for (const rank_state& a : table) {
+    for (const rank_state& b : table) {
+      if (a.inside && b.inside && a.last.sequence == b.last.sequence && a.last.step == b.last.step &&
+          a.last != b.last) {
+        return propose(describe_mismatch(table));
+      }
+    }
+  }
+}
+
+}  // namespace ddpp::detail

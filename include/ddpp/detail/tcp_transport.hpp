@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSL-1.0
+// The transport behind basic_tcp, whatever its security policy: the message engine over sockets, and the
+// control plane beside it.
+#pragma once
+
+#include <ddpp/concepts.hpp>
+#include <ddpp/detail/deadline.hpp>
+#include <ddpp/detail/fork_guard.hpp>
+#include <ddpp/detail/handshake.hpp>
+#include <ddpp/detail/message_engine.hpp>
+#include <ddpp/detail/tcp_control.hpp>
+#include <ddpp/detail/tcp_link.hpp>
+#include <ddpp/failure.hpp>
+#include <ddpp/fingerprint.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <sched.h>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace ddpp::detail {
+
+/// See `transport` and its capabilities in concepts.hpp for what the functions do.
+class tcp_transport {
+ public:
+  tcp_transport(const tcp_transport&) = delete;
+  tcp_transport& operator=(const tcp_transport&) = delete;
+
+  int rank() const noexcept { return core_->engine.rank(); }
+  int size() const noexcept { return core_->engine.size(); }
+
+  engine_request isend(std::span<const std::byte> data, int peer, int tag) {
+    return core_->engine.isend(data, peer, tag);
+  }
+  engine_request irecv(std::span<std::byte> data, int peer, int tag) {
+    return core_->engine.irecv(data, peer, tag);
+  }
+  template <class F>
+  void consume(int peer, int tag, std::size_t bytes, deadline until, F&& f) {
+    core_->engine.consume(peer, tag, bytes, until, std::forward<F>(f));
+  }
+  void abort(const failure& cause) { core_->engine.abort(cause); }
+
+  void enter(const fingerprint& print) { core_->engine.enter(print); }
+  void leave() { core_->engine.leave(); }
+  bool failed() const noexcept { return core_->engine.failed(); }
+  failure cause() const { return core_->engine.cause(); }
+  /// Asks all ranks over the control plane.
+  std::vector<rank_state> survey(deadline until) { return core_->survey(until); }
+
+  void progress_in_background() { core_->engine.progress_in_background(); }
+
+ protected:
+  tcp_transport(const bootstrap& boot, bool open) : core_(std::make_unique<core>(boot, open)) {}
+
+  // A forked child has none of the threads that its copies of the mutexes and condition variables know of.
+  ~tcp_transport() {
+    if (guard_.in_child()) core::keep(*core_.release());
+  }
+
+ private:
+  struct core final : control_events {
+    core(const bootstrap& boot, bool open)
+        : control(boot, credentials{boot.secret, open}),
+          link(boot.size, control),
+          engine(boot.rank, boot.size, link, spin_policy_for_sockets(boot.size)),
+          timeout(boot.timeout) {
+      link.serve(engine);
+      if (boot.size == 1) return;
+      try {
+        control.come_together(boot, *this);
+      } catch (...) {
+        control.stop();
+        throw;
+      }
+    }
+    core(const core&) = delete;
+    core& operator=(const core&) = delete;
+
+    // What was sent is in the kernel, which delivers it after us; only sends dropped half-way need time.
+    ~core() override {
+      engine.close(deadline_after(timeout));
+      engine.locked([&] { link.say_goodbye(engine); });
+      control.stop();
+    }
+
+    std::vector<rank_state> survey(deadline until) {
+      if (engine.size() == 1) return {engine.state()};
+      return control.ask_everyone(until);
+    }
+
+    void connected(int peer, descriptor socket) override {
+      engine.locked([&] { link.attach(engine, peer, std::move(socket)); });
+    }
+    void failed(const failure& cause) override {
+      engine.locked([&] { engine.accept_failure(cause); });
+    }
+    void presence_changed() override {
+      engine.locked([&] { link.ring(); });
+    }
+    rank_state own_state() override { return engine.state(); }
+
+    static void keep(core& forgotten) noexcept {
+      static std::atomic<core*> kept{nullptr};  // reachable, so not a leak
+      forgotten.kept_before = kept.exchange(&forgotten);
+    }
+
+    tcp_control control;
+    tcp_link link;
+    message_engine engine;
+    std::chrono::milliseconds timeout;
+    core* kept_before = nullptr;
+  };
+
+  /// A try is a system call per peer: some tens of microseconds of them before sleeping.
+  static spin_policy spin_policy_for_sockets(int ranks) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    const bool known = ::sched_getaffinity(0, sizeof set, &set) == 0;
+    return {.tries = 100, .yield = known && ranks > CPU_COUNT(&set)};
+  }
+
+  fork_guard guard_;
+  std::unique_ptr<core> core_;
+};
+
+}  // namespace ddpp::detail
