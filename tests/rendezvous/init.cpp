@@ -163,7 +163,9 @@ std::vector<std::string> on_threads(int n, F&& f) {
 
 std::string join(ddpp::store& store, int rank, int size, std::chrono::milliseconds timeout = 20s,
                  const std::string& name = {}) {
-  return ddpp::detail::group_formation(store, name, rank, size, ddpp::detail::deadline_after(timeout)).run();
+  return ddpp::detail::group_formation(store, name, rank, size, ddpp::detail::deadline_after(timeout),
+                                       timeout)
+      .run();
 }
 
 /// What transports do with the group's store: everybody says something and hears everybody.

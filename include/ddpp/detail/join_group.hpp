@@ -43,13 +43,15 @@ class rank_taken : public init_error {
 
 class group_formation {
  public:
-  group_formation(store& meeting, const std::string& name, int rank, int size, deadline until)
+  /// `timeout` is what `until` came from, for error texts.
+  group_formation(store& meeting, const std::string& name, int rank, int size, deadline until,
+                  std::chrono::milliseconds timeout)
       : store_(meeting),
         key_(name.empty() ? "ddpp/group" : "ddpp/group/" + name),
         rank_(rank),
         size_(size),
         until_(until),
-        timeout_(time_left(until)) {}
+        timeout_(timeout) {}
 
   /// Blocks until all ranks have come and returns the nonce, a prefix for the group's keys. Throws
   /// `timeout_error` naming who is missing, `init_error` when a rank is there twice.

@@ -235,8 +235,8 @@ inline std::shared_ptr<tcp_store> open_tcp_store(const init_method& place, int r
 /// Joins the group in a tcp store. A store left over from an earlier group may go while this rank waits in it
 /// (its rank 0 has finished that group later than this rank did): then there is a new one to join.
 inline std::pair<std::shared_ptr<tcp_store>, std::string> join_by_tcp(const appointment& at,
-                                                                      const std::string& name,
-                                                                      deadline until) {
+                                                                      const std::string& name, deadline until,
+                                                                      std::chrono::milliseconds timeout) {
   const std::string where = host_and_port(at.place.host, at.place.port) + " " +
                             std::to_string(fork_registry::instance().generation());
   std::shared_ptr<tcp_store> meeting = store_registry::instance().find(where);
@@ -246,7 +246,7 @@ inline std::pair<std::shared_ptr<tcp_store>, std::string> join_by_tcp(const appo
       store_registry::instance().put(where, meeting);
     }
     try {
-      return {meeting, group_formation(*meeting, name, at.rank, at.size, until).run()};
+      return {meeting, group_formation(*meeting, name, at.rank, at.size, until, timeout).run()};
     } catch (const authentication_error&) {
       throw;
     } catch (const rank_taken&) {
@@ -260,7 +260,8 @@ inline std::pair<std::shared_ptr<tcp_store>, std::string> join_by_tcp(const appo
 
 /// Blocks until all ranks of the group have come to the store and knows what a transport is constructed from.
 inline bootstrap come_together(const init_options& options) {
-  const deadline until = deadline_after(options.init_timeout.value_or(options.timeout));
+  const std::chrono::milliseconds timeout = options.init_timeout.value_or(options.timeout);
+  const deadline until = deadline_after(timeout);
   const appointment at = resolve_appointment(options);
   bootstrap boot;
   boot.rank = at.rank;
@@ -273,12 +274,12 @@ inline bootstrap come_together(const init_options& options) {
   std::string nonce;
   boot.host = "127.0.0.1";
   if (!meeting && at.place.is == init_method::kind::tcp) {
-    auto [served, joined] = join_by_tcp(at, options.group_name, until);
+    auto [served, joined] = join_by_tcp(at, options.group_name, until, timeout);
     meeting = std::move(served);
     nonce = std::move(joined);
   } else {
     if (!meeting) meeting = std::make_shared<file_store>(at.place.path, time_left(until));
-    nonce = group_formation(*meeting, options.group_name, at.rank, at.size, until).run();
+    nonce = group_formation(*meeting, options.group_name, at.rank, at.size, until, timeout).run();
   }
   if (!options.store) meeting->set_timeout(options.timeout);
   if (const auto* tcp = dynamic_cast<const tcp_store*>(meeting.get())) boot.host = tcp->local_address();
