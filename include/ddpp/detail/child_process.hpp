@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ddpp/detail/exception_text.hpp>
+#include <ddpp/detail/process_tree.hpp>
 #include <ddpp/detail/rank_report.hpp>
 #include <ddpp/detail/socket.hpp>
 #include <ddpp/error.hpp>
@@ -110,9 +111,13 @@ class child_processes {
         std::count_if(children_.begin(), children_.end(), [](const auto& child) { return child.running; }));
   }
 
+  /// To the children that run, and to theirs.
   void send_all(int number) noexcept {
     for (const child_process& child : children_) {
-      if (child.running) child.send(number);
+      if (!child.running) continue;
+      const std::vector<pid_t> descendants = descendants_of(child.pid);
+      child.send(number);
+      for (const pid_t pid : descendants) ::kill(pid, number);
     }
   }
 
