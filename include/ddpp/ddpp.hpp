@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSL-1.0
+// All of ddpp that needs no SDK. (NCCL, MPI and the adapters to tensor libraries are headers of their own.)
+#pragma once
+
+#include <ddpp/algorithms/automatic.hpp>
+#include <ddpp/all_gather.hpp>
+#include <ddpp/all_reduce.hpp>
+#include <ddpp/all_to_all.hpp>
+#include <ddpp/backends/shm.hpp>
+#include <ddpp/backends/tcp.hpp>
+#include <ddpp/backends/threads.hpp>
+#include <ddpp/barrier.hpp>
+#include <ddpp/broadcast.hpp>
+#include <ddpp/buffer.hpp>
+#include <ddpp/communicator.hpp>
+#include <ddpp/concepts.hpp>
+#include <ddpp/distributed_data_parallel.hpp>
+#include <ddpp/dtype.hpp>
+#include <ddpp/error.hpp>
+#include <ddpp/file_store.hpp>
+#include <ddpp/gather.hpp>
+#include <ddpp/hash_store.hpp>
+#include <ddpp/hooks.hpp>
+#include <ddpp/init.hpp>
+#include <ddpp/launch.hpp>
+#include <ddpp/metrics.hpp>
+#include <ddpp/op.hpp>
+#include <ddpp/point_to_point.hpp>
+#include <ddpp/prefix_store.hpp>
+#include <ddpp/reduce.hpp>
+#include <ddpp/reduce_scatter.hpp>
+#include <ddpp/sampler.hpp>
+#include <ddpp/scatter.hpp>
+#include <ddpp/security.hpp>
+#include <ddpp/spawn.hpp>
+#include <ddpp/store.hpp>
+#include <ddpp/symmetric.hpp>
+#include <ddpp/tcp_store.hpp>
+#include <ddpp/version.hpp>
+#include <ddpp/visit_backend.hpp>
+#include <ddpp/work.hpp>
