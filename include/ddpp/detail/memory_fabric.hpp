@@ -56,7 +56,7 @@ class memory_link final : public message_link {
       rank_state& state = ranks[static_cast<std::size_t>(rank)];
       const fabric_slot& slot = memory_.slot(rank);
       if (const auto read = slot.board.read()) state = *read;
-      switch (slot.presence.load(std::memory_order_seq_cst)) {
+      switch (presence_of(rank)) {
         case fabric_presence::absent:
           state.is = rank_state::presence::unknown;
           break;
@@ -64,6 +64,7 @@ class memory_link final : public message_link {
           state.is = rank_state::presence::left;
           break;
         case fabric_presence::here:
+        case fabric_presence::closing:
           state.is = has_died(rank) ? rank_state::presence::lost : rank_state::presence::here;
           break;
       }
@@ -81,7 +82,7 @@ class memory_link final : public message_link {
   }
 
   void push(message_engine& engine, int peer) override {
-    if (has_left(peer)) return;
+    if (has_stopped_receiving(peer)) return;
     while (operation* const op = engine.next_send(peer)) {
       if (!push_piece(engine, peer, *op)) {
         // A leader that parked before there was anything to send does not ask for room yet.
@@ -150,9 +151,14 @@ class memory_link final : public message_link {
     }
   }
 
-  bool has_left(int peer) override {
-    return memory_.slot(peer).presence.load(std::memory_order_seq_cst) == fabric_presence::left;
+  void stop_receiving() override {
+    mine_.presence.store(fabric_presence::closing, std::memory_order_seq_cst);
+    wake_everyone();
   }
+
+  bool has_stopped_receiving(int peer) override { return presence_of(peer) >= fabric_presence::closing; }
+
+  bool has_left(int peer) override { return presence_of(peer) == fabric_presence::left; }
 
   bool is_dry(int peer) override { return !find_incoming(peer) || at(peer).incoming.front() == nullptr; }
 
@@ -282,10 +288,16 @@ class memory_link final : public message_link {
 
   // What no message tells.
 
+  fabric_presence presence_of(int rank) const noexcept {
+    return memory_.slot(rank).presence.load(std::memory_order_seq_cst);
+  }
+
   bool has_died(int rank) const {
-    const auto& presence = memory_.slot(rank).presence;
-    return rank != rank_ && presence.load(std::memory_order_seq_cst) == fabric_presence::here &&
-           !memory_.exists(rank) && presence.load(std::memory_order_seq_cst) == fabric_presence::here;
+    const auto is_there = [&] {
+      const fabric_presence presence = presence_of(rank);
+      return presence == fabric_presence::here || presence == fabric_presence::closing;
+    };
+    return rank != rank_ && is_there() && !memory_.exists(rank) && is_there();
   }
 
   // Looks for who has died, and who is in another collective than this rank.

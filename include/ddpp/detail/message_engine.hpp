@@ -72,7 +72,9 @@ struct suspicion {
 /// How long a waiter polls before it sleeps.
 struct spin_policy {
   int tries = 2000;
-  bool yield = false;  ///< give the core away between tries: right where ranks outnumber cores
+  /// Give the core away between tries from the first: right where ranks outnumber cores. (From some hundred
+  /// tries on it is always given away, as someone else may need it for what is waited for.)
+  bool yield = false;
 };
 
 /// What a transport supplies. Unless it says otherwise, a function is called under the engine's mutex, must
@@ -109,6 +111,11 @@ class message_link {
   /// Called WITHOUT the mutex: sooner or later calls engine.abort() with the table of who called what.
   virtual void investigate(message_engine& engine, const suspicion& found) = 0;
 
+  /// This rank will not receive any more, and is about to leave: what is still to be sent to it may be
+  /// dropped.
+  virtual void stop_receiving() {}
+  /// Has the peer said so, or left?
+  virtual bool has_stopped_receiving(int peer) { return has_left(peer); }
   /// Has the peer left in good order? Once true, a poll sees all that it sent before.
   virtual bool has_left(int peer) = 0;
   /// Only asked once it has left: has all that it sent been taken?
@@ -337,6 +344,7 @@ class message_engine {
     message_engine& engine_;
   };
 
+  static constexpr int quick_tries = 300;
   static constexpr std::chrono::microseconds longest_spin{200};
   static constexpr std::chrono::milliseconds follower_nap{
       20};  // to look at what only concerns one's own operation
@@ -632,12 +640,11 @@ class message_engine {
         std::unique_lock lock(mutex_);
         if (try_finish(lock, op)) return true;
       }
-      if (spin_.yield) {
-        ::sched_yield();
-      } else {
+      if (!spin_.yield && i <= quick_tries) {
         pause();
+        continue;
       }
-      if (!spin_.yield && i % 32 != 0) continue;
+      ::sched_yield();
       const auto now = std::chrono::steady_clock::now();
       if (!end) end = now + longest_spin;
       if (now >= *end) break;
@@ -668,14 +675,15 @@ class message_engine {
 
   // Fails the group if `op` waits for one who has left.
   void check_not_in_vain(operation& op) {
-    if (op.peer == rank_ || !link_.has_left(op.peer)) return;
+    if (op.peer == rank_) return;
+    const bool sending = op.what == operation::kind::send;
+    if (!(sending ? link_.has_stopped_receiving(op.peer) : link_.has_left(op.peer))) return;
     poll();  // all that it sent before is to be seen now
     if (op.done.load(std::memory_order_relaxed) || failed()) return;
-    if (op.what == operation::kind::send || (!at(op.peer).stopped && link_.is_dry(op.peer))) {
+    if (sending || (!at(op.peer).stopped && link_.is_dry(op.peer))) {
       fail({failure_kind::peer_lost, op.peer,
             "rank " + std::to_string(op.peer) + " left the group while rank " + std::to_string(rank_) +
-                (op.what == operation::kind::send ? " was sending to it"
-                                                  : " was waiting for a message from it")});
+                (sending ? " was sending to it" : " was waiting for a message from it")});
     }
   }
 
@@ -827,11 +835,12 @@ inline void message_engine::stop_background() {
 inline void message_engine::close(deadline until) {
   stop_background();
   std::unique_lock lock(mutex_);
+  link_.stop_receiving();
   const auto finished = [&] { return senders_.empty() || failed(); };
   for (;;) {
     poll();
     senders_.for_each([&](int peer) {
-      if (!link_.has_left(peer)) return;
+      if (!link_.has_stopped_receiving(peer)) return;
       while (operation* const op = at(peer).sends.front()) sent(*op, op->bytes - op->moved);
     });
     if (finished() || std::chrono::steady_clock::now() >= until) return;

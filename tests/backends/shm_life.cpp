@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: BSL-1.0
+// What becomes of a shared segment when ranks die, do not come, come twice, fork, or cannot see each other.
+#include <ddpp/backends/shm.hpp>
+#include <ddpp/backends/threads.hpp>
+#include <ddpp/error.hpp>
+#include <ddpp/failure.hpp>
+#include <ddpp/file_store.hpp>
+#include <ddpp/hash_store.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <sched.h>
+#include <signal.h>
+#include <string>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <thread>
+#include <type_traits>
+#include <unistd.h>
+#include <vector>
+
+#include "../skip.hpp"
+#include "../support/ranks.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using ddpp::shm;
+using support::bootstrap_of;
+using support::fork_child;
+using support::scratch_directory;
+using support::soon;
+using support::status_of;
+
+std::shared_ptr<ddpp::store> store_in(const scratch_directory& directory) {
+  return std::make_shared<ddpp::file_store>(directory.file("store"));
+}
+
+template <class T>
+void send(T& t, std::size_t size, int peer, int tag) {
+  const std::vector<std::byte> data(size);
+  t.isend(data, peer, tag).wait(soon());
+}
+
+template <class T>
+void receive(T& t, std::size_t size, int peer, int tag) {
+  std::vector<std::byte> data(size);
+  t.irecv(data, peer, tag).wait(soon());
+}
+
+template <class T>
+void meet(T& t) {
+  send(t, 1, 1 - t.rank(), 9);
+  receive(t, 1, 1 - t.rank(), 9);
+}
+
+template <class Exception, class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const Exception& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+template <class F>
+ddpp::failure cause_of(F&& f) {
+  try {
+    f();
+  } catch (const ddpp::group_failed& failed) {
+    return failed.cause();
+  }
+  return {};
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::size_t files_in(const char* directory) {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory)) ++count;
+  return count;
+}
+
+std::size_t segments_in_dev_shm() {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    if (entry.path().filename().string().starts_with("ddpp-")) ++count;
+  }
+  return count;
+}
+
+// Three processes; the last runs `victim` and is killed when it has written to the pipe.
+void kill_the_last(const std::function<void(shm&, const std::function<void()>&)>& victim,
+                   const std::function<void(shm&)>& survivor) {
+  const scratch_directory directory;
+  std::array<int, 2> ready{};
+  REQUIRE(::pipe(ready.data()) == 0);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 3; ++rank) {
+    children.push_back(fork_child([&] {
+      shm t(bootstrap_of(rank, 3, store_in(directory)), {});
+      if (rank == 2) {
+        victim(t, [&] { (void)!::write(ready[1], "x", 1); });
+        ::pause();
+      }
+      const auto begin = std::chrono::steady_clock::now();
+      const ddpp::failure cause = cause_of([&] { survivor(t); });
+      EXPECT(cause.kind == ddpp::failure_kind::peer_lost && cause.rank == 2);
+      EXPECT(cause.text == "rank 2 died");
+      EXPECT(std::chrono::steady_clock::now() - begin < 20s);
+    }));
+  }
+  char x = 0;
+  REQUIRE(::read(ready[0], &x, 1) == 1);
+  ::kill(children[2], SIGKILL);
+  CHECK(status_of(children[0]) == 0);
+  CHECK(status_of(children[1]) == 0);
+  CHECK(status_of(children[2]) == SIGKILL);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+}  // namespace
+
+TEST_CASE("one rank needs no store") {
+  shm alone(bootstrap_of(0, 1, nullptr), {});
+  ddpp::threads also(bootstrap_of(0, 1, nullptr), {});
+  alone.progress_in_background();
+  send(alone, 100, 0, 1);
+  receive(alone, 100, 0, 1);
+  CHECK(alone.survey(soon()).size() == 1);
+}
+
+TEST_CASE("a rank that is killed at rest is missed by all who wait") {
+  kill_the_last([](shm&, const auto& ready) { ready(); },
+                [](shm& t) { receive(t, 1, t.rank() == 0 ? 2 : 0, 0); });
+}
+
+TEST_CASE("a rank that is killed in mid-transfer") {
+  kill_the_last(
+      [](shm& t, const auto& ready) {
+        const std::vector<std::byte> data(20'000'000);
+        auto first = t.isend(data, 0, 0);
+        auto second = t.isend(data, 1, 0);
+        ready();
+        first.wait(soon());
+        second.wait(soon());
+      },
+      [](shm& t) {
+        receive(t, 20'000'000, 2, 0);
+        receive(t, 20'000'000, 2, 0);
+      });
+}
+
+TEST_CASE("a rank that is killed while others send to it") {
+  kill_the_last([](shm& t, const auto& ready) { receive(t, 1, 0, 1), ready(); },
+                [](shm& t) {
+                  if (t.rank() == 0) send(t, 1, 2, 1);
+                  send(t, 20'000'000, 2, 0);
+                });
+}
+
+TEST_CASE("a rank that is only stopped is not lost") {
+  const scratch_directory directory;
+  const pid_t child = fork_child([&] {
+    shm t(bootstrap_of(1, 2, store_in(directory)), {});
+    receive(t, 1, 0, 0);
+  });
+  {
+    shm t(bootstrap_of(0, 2, store_in(directory)), {});
+    ::kill(child, SIGSTOP);
+    std::vector<std::byte> data(1);
+    bool passed = false;
+    try {
+      t.irecv(data, 1, 0).wait(soon(200ms));
+    } catch (const ddpp::deadline_passed&) {
+      passed = true;
+    }
+    CHECK(passed);
+    CHECK(!t.failed());
+    ::kill(child, SIGCONT);
+    send(t, 1, 1, 0);
+  }
+  CHECK(status_of(child) == 0);
+}
+
+TEST_CASE("ranks that do not come are named") {
+  const auto store = std::make_shared<ddpp::hash_store>();
+  std::vector<std::thread> threads;
+  std::array<std::string, 4> texts;
+  for (const int rank : {0, 3}) {
+    threads.emplace_back([&, rank] {
+      auto boot = bootstrap_of(rank, 4, store);
+      boot.deadline = soon(300ms);
+      texts[static_cast<std::size_t>(rank)] = message_of<ddpp::timeout_error>([&] { shm t(boot, {}); });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const int rank : {0, 3}) CHECK(contains(texts[static_cast<std::size_t>(rank)], "rank 1, rank 2"));
+
+  auto boot = bootstrap_of(1, 4, std::make_shared<ddpp::hash_store>());
+  boot.deadline = soon(100ms);
+  CHECK(contains(message_of<ddpp::timeout_error>([&] { shm t(boot, {}); }), "rank 0"));
+  CHECK(contains(message_of<ddpp::timeout_error>([&] { ddpp::threads t(boot, {}); }), "rank 0"));
+}
+
+TEST_CASE("a rank that dies while the group comes together") {
+  const scratch_directory directory;
+  const pid_t child = fork_child([&] { shm t(bootstrap_of(1, 3, store_in(directory)), {}); });
+  std::thread killer;
+  const std::string text = message_of<ddpp::init_error>([&] {
+    killer = std::thread([&] {
+      std::this_thread::sleep_for(300ms);
+      ::kill(child, SIGKILL);
+    });
+    shm t(bootstrap_of(0, 3, store_in(directory)), {});
+  });
+  killer.join();
+  CHECK(contains(text, "rank 1 died"));
+  CHECK(status_of(child) == SIGKILL);
+}
+
+TEST_CASE("rank 0 has died before another comes") {
+  const scratch_directory directory;
+  const pid_t child = fork_child([&] { shm t(bootstrap_of(0, 2, store_in(directory)), {}); });
+  store_in(directory)->wait({"shm/segment"}, 20s);
+  ::kill(child, SIGKILL);
+  CHECK(status_of(child) == SIGKILL);
+  CHECK(contains(message_of<ddpp::init_error>([&] { shm t(bootstrap_of(1, 2, store_in(directory)), {}); }),
+                 "rank 0 died"));
+}
+
+TEST_CASE("a rank that is there twice") {
+  const auto store = std::make_shared<ddpp::hash_store>();
+  std::vector<std::thread> threads;
+  std::vector<std::string> texts(3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    threads.emplace_back([&, i] {
+      auto boot = bootstrap_of(i == 0 ? 0 : 1, 3, store);
+      boot.deadline = soon(500ms);
+      texts[i] = message_of<ddpp::error>([&] { shm t(boot, {}); });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK((contains(texts[1], "rank 1 is there twice") || contains(texts[2], "rank 1 is there twice")));
+}
+
+TEST_CASE("threads joins one process only, and says so on all ranks") {
+  const scratch_directory directory;
+  const pid_t child = fork_child([&] {
+    EXPECT(contains(
+        message_of<ddpp::init_error>([&] { ddpp::threads t(bootstrap_of(1, 2, store_in(directory)), {}); }),
+        "use `shm`"));
+  });
+  CHECK(contains(
+      message_of<ddpp::init_error>([&] { ddpp::threads t(bootstrap_of(0, 2, store_in(directory)), {}); }),
+      "use `shm`"));
+  CHECK(status_of(child) == 0);
+}
+
+TEST_CASE("a rank on another host is told to use tcp") {
+  const auto store = std::make_shared<ddpp::hash_store>();
+  store->set("shm/segment", "another-boot 1 2 3 0123456789abcdef0123456789abcdef");
+  CHECK(contains(message_of<ddpp::init_error>([&] { shm t(bootstrap_of(1, 2, store), {}); }), "tcp"));
+  CHECK(store->check({"refused"}));
+}
+
+TEST_CASE("making and destroying groups leaves nothing behind") {
+  const auto cycle = [] {
+    const auto both = []<class T>(std::type_identity<T>) {
+      support::as_threads<T>::run(2, [](T& t) {
+        t.progress_in_background();
+        meet(t);
+      });
+    };
+    both(std::type_identity<shm>());
+    both(std::type_identity<ddpp::threads>());
+  };
+  const auto maps = [] {
+    std::ifstream file("/proc/self/maps");
+    std::size_t lines = 0;
+    for (std::string line; std::getline(file, line);) {
+      if (contains(line, "memfd:ddpp")) ++lines;
+    }
+    return lines;
+  };
+  for (int i = 0; i < 5; ++i) cycle();
+  const std::size_t descriptors = files_in("/proc/self/fd"), threads = files_in("/proc/self/task");
+  for (int i = 0; i < 300; ++i) cycle();
+  CHECK(files_in("/proc/self/fd") == descriptors);
+  CHECK(files_in("/proc/self/task") == threads);
+  CHECK(maps() == 0);
+  CHECK(segments_in_dev_shm() == 0);
+}
+
+TEST_CASE_TEMPLATE("a forked child cannot use its parent's group, and cannot harm it", T, shm,
+                   ddpp::threads) {
+  support::as_threads<T>::run(2, [](T& t) {
+    t.progress_in_background();
+    std::vector<std::byte> in(10), out(10);
+    auto receiving = t.irecv(in, 1 - t.rank(), 0);
+    meet(t);
+    if (t.rank() == 0) {
+      const pid_t child = fork_child([&] {
+        EXPECT(contains(message_of<ddpp::usage_error>([&] { t.isend({}, 1, 0); }), "fork"));
+        t.abort({ddpp::failure_kind::revoked, 0, "a child's"});
+        { const auto dropped = std::move(receiving); }
+        t.~T();
+        ::_exit(0);
+      });
+      EXPECT(status_of(child) == 0);
+    }
+    meet(t);
+    EXPECT(!t.failed());
+    auto sending = t.isend(out, 1 - t.rank(), 0);
+    receiving.wait(soon());
+    sending.wait(soon());
+  });
+}
+
+TEST_CASE("a child that outlives its parent does not keep the parent alive for the group") {
+  const scratch_directory directory;
+  std::array<int, 2> ready{};
+  REQUIRE(::pipe(ready.data()) == 0);
+  const pid_t parent = fork_child([&] {
+    shm t(bootstrap_of(1, 2, store_in(directory)), {});
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::close(ready[0]);
+      ::pause();
+      ::_exit(0);
+    }
+    (void)!::write(ready[1], &child, sizeof child);
+    ::pause();
+  });
+  {
+    shm t(bootstrap_of(0, 2, store_in(directory)), {});
+    pid_t child = 0;
+    REQUIRE(::read(ready[0], &child, sizeof child) == sizeof child);
+    ::kill(parent, SIGKILL);
+    const ddpp::failure cause = cause_of([&] { receive(t, 1, 1, 0); });
+    CHECK(cause.text == "rank 1 died");
+    ::kill(child, SIGKILL);
+  }
+  CHECK(status_of(parent) == SIGKILL);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST_CASE("a rank that waits sleeps") {
+  support::as_threads<shm>::run(2, [](shm& t) {
+    if (t.rank() == 0) {
+      timespec before{}, after{};
+      ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+      std::vector<std::byte> data(1);
+      try {
+        t.irecv(data, 1, 0).wait(soon(500ms));
+      } catch (const ddpp::deadline_passed&) {
+      }
+      ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+      const double seconds = static_cast<double>(after.tv_sec - before.tv_sec) +
+                             1e-9 * static_cast<double>(after.tv_nsec - before.tv_nsec);
+      EXPECT(seconds < 0.1);
+      send(t, 1, 1, 1);
+    } else {
+      receive(t, 1, 0, 1);
+    }
+  });
+}
+
+TEST_CASE("ranks in namespaces of their own meet at a segment with a name, which then goes") {
+  // The last rank sees another /proc, so not rank 0's descriptors.
+  const auto hide = [] {
+    return ::unshare(CLONE_NEWPID | CLONE_NEWNS) == 0 &&
+           ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+  };
+  const auto in_namespace = [&](const auto& body) {
+    return fork_child([&] {
+      if (!hide()) ::_exit(77);
+      const int status = status_of(fork_child([&] {
+        if (::mount("proc", "/proc", "proc", 0, nullptr) != 0) ::_exit(77);
+        body();
+      }));
+      if (status != 0) ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+    });
+  };
+  if (status_of(in_namespace([] {})) != 0) {
+    ddpp::testing::skip("cannot make namespaces");
+    return;
+  }
+  SUBCASE("it works") {
+    const scratch_directory directory;
+    const auto talk = [&](int rank) {
+      shm t(bootstrap_of(rank, 3, store_in(directory)), {});
+      for (int peer = 0; peer < 3; ++peer) send(t, 100'000, peer, 0);
+      for (int peer = 0; peer < 3; ++peer) receive(t, 100'000, peer, 0);
+      EXPECT(segments_in_dev_shm() <= 1);
+    };
+    const pid_t first = fork_child([&] { talk(0); }), second = fork_child([&] { talk(1); });
+    const pid_t third = in_namespace([&] { talk(2); });
+    CHECK(status_of(first) == 0);
+    CHECK(status_of(second) == 0);
+    CHECK(status_of(third) == 0);
+    CHECK(segments_in_dev_shm() == 0);
+  }
+  SUBCASE("too little room in /dev/shm is an error on all ranks that says how much is needed") {
+    const scratch_directory directory;
+    const auto fail = [&](int rank) {
+      const std::string text =
+          message_of<ddpp::resource_error>([&] { shm t(bootstrap_of(rank, 2, store_in(directory)), {}); });
+      EXPECT(contains(text, "bytes needed") && contains(text, "bytes available"));
+    };
+    const auto in_small = [&](int rank) {
+      return in_namespace([&, rank] {
+        if (::mount("none", "/dev/shm", "tmpfs", 0, "size=256k") != 0) ::_exit(77);
+        fail(rank);
+        EXPECT(segments_in_dev_shm() == 0);
+      });
+    };
+    const pid_t first = in_small(0), second = in_small(1);
+    CHECK(status_of(first) == 0);
+    CHECK(status_of(second) == 0);
+  }
+  SUBCASE("no common place at all") {
+    const scratch_directory directory;
+    const pid_t other = in_namespace([&] {
+      if (::mount("none", "/dev/shm", "tmpfs", 0, nullptr) != 0) ::_exit(77);
+      EXPECT(contains(
+          message_of<ddpp::init_error>([&] { shm t(bootstrap_of(1, 2, store_in(directory)), {}); }), "tcp"));
+    });
+    CHECK(contains(message_of<ddpp::init_error>([&] { shm t(bootstrap_of(0, 2, store_in(directory)), {}); }),
+                   "tcp"));
+    CHECK(status_of(other) == 0);
+    CHECK(segments_in_dev_shm() == 0);
+  }
+}
