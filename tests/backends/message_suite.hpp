@@ -573,6 +573,44 @@ TEST_CASE("a peer that has left fails only those who need it") {
   });
 }
 
+TEST_CASE("sends that are dropped half-way in both directions keep nobody from leaving") {
+  ranks::run(2, [](transport& t) {
+    const bytes data(20'000'000);
+    meet(t);
+    { const auto dropped = t.isend(data, 1 - t.rank(), 0); }
+  });
+}
+
+TEST_CASE("a send that is dropped half-way arrives even though the sender leaves") {
+  ranks::run(2, [](transport& t) {
+    if (t.rank() == 0) {
+      const bytes data = pattern(20'000'000, 4);
+      const auto dropped = t.isend(data, 1, 0);
+    } else {
+      EXPECT(receive(t, 20'000'000, 0, 0) == pattern(20'000'000, 4));
+    }
+  });
+}
+
+TEST_CASE("a request can be moved, and an empty one is done") {
+  ranks::run(2, [](transport& t) {
+    decltype(t.isend({}, 0, 0)) empty;
+    EXPECT(empty.test());
+    empty.wait(soon());
+    bytes in(8);
+    auto first = t.irecv(in, 1 - t.rank(), 0);
+    auto second = std::move(first);
+    EXPECT(first.test() && !second.test());
+    meet(t);
+    send(t, pattern(8, t.rank()), 1 - t.rank(), 0);
+    first = std::move(second);
+    first.wait(soon());
+    first.wait(soon());
+    EXPECT(first.test() && in == pattern(8, 1 - t.rank()));
+    meet(t);
+  });
+}
+
 TEST_CASE("misuse is an error that harms nothing") {
   ranks::run(2, [](transport& t) {
     for (const int peer : {-1, 2, 1'000'000}) {

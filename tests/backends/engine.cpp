@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: BSL-1.0
+// The parts that the message engine and the fabric are made of.
+#include <ddpp/detail/copy.hpp>
+#include <ddpp/detail/fabric_memory.hpp>
+#include <ddpp/detail/operation.hpp>
+#include <ddpp/detail/peer_set.hpp>
+#include <ddpp/detail/spsc_ring.hpp>
+#include <ddpp/detail/staging.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <doctest/doctest.h>
+#include <thread>
+#include <vector>
+
+using namespace ddpp::detail;
+
+TEST_CASE("copy_bytes copies every length at every offset, and nothing else") {
+  constexpr std::size_t room = 3000;
+  std::vector<std::byte> from(room), to(room);
+  for (std::size_t i = 0; i < room; ++i) from[i] = static_cast<std::byte>(i * 7 + i / 256);
+  bool right = true;
+  for (std::size_t length = 0; length < 1300; length += (length < 1000 ? 97 : 1)) {
+    for (const std::size_t from_at : {0u, 1u, 8u, 33u, 63u}) {
+      for (const std::size_t to_at : {0u, 1u, 16u, 31u, 64u}) {
+        std::memset(to.data(), 0xee, room);
+        copy_bytes(to.data() + to_at, from.data() + from_at, length);
+        right = right && std::memcmp(to.data() + to_at, from.data() + from_at, length) == 0 &&
+                (to_at == 0 || to[to_at - 1] == std::byte{0xee}) && to[to_at + length] == std::byte{0xee};
+      }
+    }
+  }
+  CHECK(right);
+}
+
+TEST_CASE("staging is aligned and comes back") {
+  staging_pool pool;
+  staging first = pool.take(10), second = pool.take(100'000);
+  CHECK(reinterpret_cast<std::uintptr_t>(first.data()) % 64 == 0);
+  CHECK(second.capacity() >= 100'000);
+  std::byte* const large = second.data();
+  pool.give_back(std::move(first));
+  pool.give_back(std::move(second));
+  CHECK(pool.take(50'000).data() == large);
+  pool.give_back(staging());
+  for (int i = 0; i < 100; ++i) pool.give_back(staging(std::size_t{1} << 20));  // does not hoard
+}
+
+TEST_CASE("peer_set") {
+  peer_set set(130);
+  CHECK(set.empty());
+  for (const int peer : {0, 63, 64, 129}) set.set(peer, true);
+  std::vector<int> seen;
+  set.for_each([&](int peer) {
+    seen.push_back(peer);
+    set.set(peer, false);
+  });
+  CHECK(seen == std::vector<int>{0, 63, 64, 129});
+  CHECK(set.empty());
+  set.set(64, true);
+  CHECK((set.contains(64) && !set.contains(65)));
+}
+
+TEST_CASE("operation lists and pools") {
+  operation_pool pool;
+  operation_list list;
+  std::vector<operation*> nodes;
+  for (int i = 0; i < 100; ++i) {
+    nodes.push_back(&pool.take());
+    nodes.back()->tag = i;
+    list.push_back(*nodes.back());
+  }
+  list.remove(*nodes[0]);
+  list.remove(*nodes[99]);
+  list.remove(*nodes[50]);
+  CHECK(list.front() == nodes[1]);
+  CHECK(!nodes[50]->listed);
+  CHECK(list.find([](const operation& op) { return op.tag == 50; }) == nullptr);
+  CHECK(list.find([](const operation& op) { return op.tag == 98; }) == nodes[98]);
+  for (int i = 1; i < 99; ++i) {
+    if (i != 50) list.remove(*nodes[static_cast<std::size_t>(i)]);
+  }
+  CHECK(list.empty());
+}
+
+TEST_CASE("a ring keeps order and bounds, also when its counters wrap around") {
+  using ring = spsc_ring<int, 4>;
+  ring shared;
+  ring_producer<int, 4> producer(shared);
+  ring_consumer<int, 4> consumer(shared);
+  CHECK(consumer.front() == nullptr);
+  for (int i = 0; i < 4; ++i) {
+    *producer.room() = i;
+    producer.push();
+  }
+  CHECK(producer.room() == nullptr);
+  CHECK(*consumer.front() == 0);
+  consumer.pop();
+  CHECK(producer.room() != nullptr);
+
+  ring other;
+  std::thread writer([&] {
+    ring_producer<int, 4> to(other);
+    for (int i = 0; i < 100'000;) {
+      if (int* const slot = to.room()) {
+        *slot = i++;
+        to.push();
+      } else {
+        std::this_thread::yield();
+      }
+    }
+  });
+  ring_consumer<int, 4> from(other);
+  bool ordered = true;
+  for (int i = 0; i < 100'000;) {
+    if (const int* const slot = from.front()) {
+      ordered = ordered && *slot == i++;
+      from.pop();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+  writer.join();
+  CHECK(ordered);
+}
+
+TEST_CASE("a state board is never read as a mixture") {
+  state_board board;
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    ddpp::fingerprint print;
+    for (std::uint64_t i = 1; !stop; ++i) {
+      print.sequence = print.count = i;
+      print.step = static_cast<std::uint32_t>(i);
+      board.write(print, i % 2 != 0);
+    }
+  });
+  bool whole = true;
+  for (int i = 0; i < 20'000; ++i) {
+    const auto state = board.read();
+    if (!state) continue;
+    whole = whole && state->last.sequence == state->last.count &&
+            state->last.step == static_cast<std::uint32_t>(state->last.sequence) &&
+            state->inside == (state->last.sequence % 2 != 0);
+  }
+  stop = true;
+  writer.join();
+  CHECK(whole);
+}
+
+TEST_CASE("the layout keeps alignments and does not overlap") {
+  for (const int ranks : {1, 2, 3, 64, 100}) {
+    const fabric_layout layout(ranks);
+    const auto n = static_cast<std::size_t>(ranks);
+    CHECK(layout.slots() >= sizeof(fabric_header));
+    CHECK(layout.open_flags() >= layout.slots() + n * sizeof(fabric_slot));
+    CHECK(layout.pools() >= layout.open_flags() + n * n);
+    CHECK(layout.pools() % 4096 == 0);
+    CHECK(layout.ring(0, 0) == layout.initial_bytes());
+    CHECK(layout.ring(ranks - 1, ranks - 1) + sizeof(fabric_ring) <= layout.total_bytes());
+    CHECK(layout.ring(0, 0) % 64 == 0);
+  }
+}
