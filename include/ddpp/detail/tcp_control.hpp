@@ -190,7 +190,8 @@ class tcp_control {
   void publish_and_listen(const bootstrap& boot);
   void meet_rank_0(const bootstrap& boot);
   void await_everyone(const bootstrap& boot);
-  [[noreturn]] void throw_missing(const bootstrap& boot);
+  std::string missing_ranks(store& here) const;
+  [[noreturn]] void throw_missing(const std::string& missing) const;
 
   // The thread.
 
@@ -353,7 +354,7 @@ inline void tcp_control::meet_rank_0(const bootstrap& boot) {
   try {
     boot.store->wait({"tcp/0"}, time_left(boot.deadline));
   } catch (const timeout_error&) {
-    throw_missing(boot);
+    throw_missing(missing_ranks(*boot.store));
   }
   const std::string published = boot.store->get("tcp/0");
   const std::size_t space = published.find(' ');
@@ -369,22 +370,33 @@ inline void tcp_control::await_everyone(const bootstrap& boot) {
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, boot.deadline, [&] { return together_ || ruling_ || !gave_up_.empty(); });
   if (together_) return;  // a failure since then is for the first operation to report
-  if (ruling_) throw init_error("rank " + std::to_string(rank_) + ": " + ruling_->text);
-  if (!gave_up_.empty()) throw init_error("rank " + std::to_string(rank_) + ": " + gave_up_);
+  const bool died = ruling_.has_value();
+  const std::string problem = died ? ruling_->text : gave_up_;
   lock.unlock();
-  throw_missing(boot);
+  const std::string missing = missing_ranks(*boot.store), who = "rank " + std::to_string(rank_) + ": ";
+  if (problem.empty()) throw_missing(missing);
+  const std::string text = who + problem + (missing.empty() ? "" : "; " + missing + " did not come");
+  if (missing.empty() || died) throw init_error(text);
+  throw timeout_error(text);
 }
 
-inline void tcp_control::throw_missing(const bootstrap& boot) {
+/// Those who have not even begun to come, as far as the store can tell.
+inline std::string tcp_control::missing_ranks(store& here) const {
   std::string missing;
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_ || boot.store->check({"tcp/" + std::to_string(r)})) continue;
-    missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(r);
+  try {
+    for (int r = 0; r < size_; ++r) {
+      if (r == rank_ || here.check({"tcp/" + std::to_string(r)})) continue;
+      missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(r);
+    }
+  } catch (const error&) {  // the store has gone
   }
-  throw timeout_error(
-      "rank " + std::to_string(rank_) + ": the group of " + std::to_string(size_) +
-      " ranks did not come together in time: " +
-      (missing.empty() ? "all came, but not all connected to rank 0" : missing + " did not come"));
+  return missing;
+}
+
+inline void tcp_control::throw_missing(const std::string& missing) const {
+  throw timeout_error("rank " + std::to_string(rank_) + ": the group of " + std::to_string(size_) +
+                      " ranks did not come together in time: " +
+                      (missing.empty() ? "not all connected to rank 0" : missing + " did not come"));
 }
 
 // The thread.
