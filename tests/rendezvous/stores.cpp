@@ -287,6 +287,23 @@ TEST_CASE("file_store: removed and made anew by many at once, all meet in one fi
   CHECK_FALSE(std::filesystem::exists(here.file()));
 }
 
+TEST_CASE("file_store: those who leave at the same moment remove the file, too") {
+  const scratch_directory here;
+  for (int round = 0; round < 60; ++round) {
+    std::atomic<int> ready{0};
+    const auto leave_together = [&] {
+      ddpp::file_store store(here.file(), 20s);
+      ++ready;
+      while (ready < 3) std::this_thread::yield();
+    };
+    std::thread a(leave_together), b(leave_together), c(leave_together);
+    a.join();
+    b.join();
+    c.join();
+    REQUIRE_FALSE(std::filesystem::exists(here.file()));
+  }
+}
+
 TEST_CASE("file_store: what a writer killed in mid-record has left is ignored and cut off") {
   const scratch_directory here;
   ddpp::file_store store(here.file(), 20s);

@@ -64,7 +64,11 @@ class store_log {
   store_log(const store_log&) = delete;
   store_log& operator=(const store_log&) = delete;
   ~store_log() {
-    if (!guard_.in_child() && is_still_at_path() && try_lock(members, F_WRLCK)) ::unlink(path_.c_str());
+    if (guard_.in_child()) return;
+    try {
+      leave();
+    } catch (const error&) {  // somebody keeps the lock, or the file system is gone: the file stays
+    }
   }
 
   /// The contents as all finished changes have left them.
@@ -144,6 +148,12 @@ class store_log {
     struct stat status {};
     if (::fstat(file_.get(), &status) != 0) refuse(system_text(errno));
     return status;
+  }
+
+  void leave() {
+    const lock_holder turn_taken(*this, F_WRLCK, deadline_after(std::chrono::seconds(1)));
+    if (try_lock(members, F_WRLCK) && is_still_at_path()) ::unlink(path_.c_str());
+    try_lock(members, F_UNLCK);
   }
 
   std::uint64_t size() const { return static_cast<std::uint64_t>(status_of_file().st_size); }
