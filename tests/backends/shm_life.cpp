@@ -20,7 +20,7 @@
 #include <signal.h>
 #include <string>
 #include <sys/mount.h>
-#include <sys/prctl.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <thread>
 #include <type_traits>
@@ -356,6 +356,45 @@ TEST_CASE("a child that outlives its parent does not keep the parent alive for t
   CHECK(status_of(parent) == SIGKILL);
   ::close(ready[0]);
   ::close(ready[1]);
+}
+
+TEST_CASE("interrupted system calls are not failures") {
+  const scratch_directory directory;
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 3; ++rank) {
+    children.push_back(fork_child([&] {
+      struct sigaction action = {};
+      action.sa_handler = [](int) {};
+      EXPECT(::sigaction(SIGALRM, &action, nullptr) == 0);
+      const itimerval every{{0, 1000}, {0, 1000}};
+      EXPECT(::setitimer(ITIMER_REAL, &every, nullptr) == 0);
+      shm t(bootstrap_of(rank, 3, store_in(directory)), {});
+      for (int round = 0; round < 20; ++round) {
+        send(t, 50'000, (rank + 1) % 3, 0);
+        if (rank == 0) std::this_thread::sleep_for(5ms);
+        receive(t, 50'000, (rank + 2) % 3, 0);
+      }
+    }));
+  }
+  for (const pid_t child : children) CHECK(status_of(child) == 0);
+}
+
+TEST_CASE("a failure is known without waiting") {
+  support::as_threads<shm>::run(2, [](shm& t) {
+    meet(t);
+    if (t.rank() == 0) t.abort({ddpp::failure_kind::revoked, 0, "enough"});
+    while (!t.failed()) std::this_thread::yield();
+    EXPECT(t.cause().text == "enough");
+  });
+}
+
+TEST_CASE("many ranks") {
+  support::as_processes<shm>::run(32, [](shm& t) {
+    for (int distance = 1; distance < 32; distance *= 2) {
+      send(t, 100, (t.rank() + distance) % 32, 0);
+      receive(t, 100, (t.rank() + 32 - distance) % 32, 0);
+    }
+  });
 }
 
 TEST_CASE("a rank that waits sleeps") {

@@ -10,8 +10,10 @@
 #include <ddpp/error.hpp>
 #include <ddpp/store.hpp>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>

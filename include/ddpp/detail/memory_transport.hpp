@@ -54,8 +54,12 @@ class memory_transport {
 
   void enter(const fingerprint& print) { core_->engine.enter(print); }
   void leave() { core_->engine.leave(); }
-  bool failed() const noexcept { return core_->engine.failed(); }
-  failure cause() const { return core_->engine.cause(); }
+  // The block tells of a failure before the engine has polled.
+  bool failed() const noexcept { return core_->engine.failed() || core_->memory->has_failed(); }
+  failure cause() const {
+    if (!core_->engine.failed() && core_->memory->has_failed()) return core_->memory->first_failure();
+    return core_->engine.cause();
+  }
   /// Reads shared memory: answers at once.
   std::vector<rank_state> survey(deadline) { return core_->link.survey(); }
 

@@ -259,6 +259,7 @@ class message_engine {
   void sent(operation& op, std::size_t bytes) noexcept {
     op.begun = true;
     op.moved += bytes;
+    ++progress_;
     if (op.moved < op.bytes) return;
     peer_state& peer = at(op.peer);
     peer.sends.remove(op);
@@ -612,16 +613,19 @@ class message_engine {
   void wait(operation& op, deadline until) {
     if (op.done.load(std::memory_order_acquire)) return;
     const waiting here(*this);
-    if (spin(op)) return;
-    std::unique_lock lock(mutex_);
-    op.slept_on = true;
-    while (!try_finish(lock, op)) {
-      check_not_in_vain(op);
-      if (std::chrono::steady_clock::now() >= until) {
-        op.slept_on = false;
-        throw deadline_passed();
-      }
-      sleep(lock, until, [&] { return op.done.load(std::memory_order_relaxed); });
+    while (!spin(op, until)) {
+      std::unique_lock lock(mutex_);
+      op.slept_on = true;
+      const std::uint64_t before = progress_;
+      do {
+        if (try_finish(lock, op)) return;
+        check_not_in_vain(op);
+        if (std::chrono::steady_clock::now() >= until) {
+          op.slept_on = false;
+          throw deadline_passed();
+        }
+        sleep(lock, until, [&] { return op.done.load(std::memory_order_relaxed); });
+      } while (progress_ == before);  // where something moves, more is likely to come soon
     }
   }
 
@@ -633,12 +637,22 @@ class message_engine {
     return false;
   }
 
-  bool spin(operation& op) {
+  // Polls for as long as something moves, and a while after that.
+  bool spin(operation& op, deadline until) {
     std::optional<deadline> end;
+    std::uint64_t seen = 0;
+    int bursts = 0;
     for (int i = 1; i <= spin_.tries; ++i) {
+      std::uint64_t moved = 0;
       {
         std::unique_lock lock(mutex_);
         if (try_finish(lock, op)) return true;
+        moved = progress_;
+      }
+      if (moved != seen && (++bursts % 64 != 0 || std::chrono::steady_clock::now() < until)) {
+        seen = moved;
+        end.reset();
+        i = 0;
       }
       if (!spin_.yield && i <= quick_tries) {
         pause();
@@ -726,6 +740,7 @@ class message_engine {
   staging_pool buffers_;
   fingerprint current_ = {};
   bool inside_ = false;
+  std::uint64_t progress_ = 0;  // grows with every piece that has moved
   std::optional<suspicion> suspicion_;
   failure cause_;  // written before `failed_`, never after
   std::atomic<bool> failed_{false};
@@ -775,6 +790,7 @@ inline std::span<std::byte> message_engine::destination(int peer) {
 inline void message_engine::delivered(int peer, std::size_t bytes) noexcept {
   peer_state& from = at(peer);
   from.received += bytes;
+  ++progress_;
   if (!from.receiving || from.received < from.message_bytes) return;
   operation* const target = std::exchange(from.target, nullptr);
   end_message(peer);

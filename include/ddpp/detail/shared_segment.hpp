@@ -15,16 +15,14 @@
 #include <ddpp/detail/socket.hpp>
 #include <ddpp/error.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <fcntl.h>
-#include <fstream>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <sys/mman.h>
@@ -61,8 +59,10 @@ struct segment_address {
   /// Of this process, but for fd and name.
   static segment_address here() {
     segment_address address;
-    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), address.host);
-    if (address.host.empty()) address.host = "-";
+    std::array<char, 36> boot{};
+    const descriptor file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+    const bool known = ::read(file.get(), boot.data(), boot.size()) == static_cast<ssize_t>(boot.size());
+    address.host = known ? std::string(boot.data(), boot.size()) : "-";
     struct stat table {};
     address.processes = ::stat("/proc", &table) == 0 ? std::to_string(table.st_dev) : "-";
     // The number that this process has in /proc, which need not be its own namespace's.
