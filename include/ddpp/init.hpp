@@ -22,9 +22,9 @@ namespace ddpp {
 /// `usage_error` for options that contradict each other.
 template <transport T, class A = algorithms::automatic>
 communicator<T, A> init(const init_options& options = {}, const typename T::options& transport_options = {}) {
-  const bootstrap boot = detail::come_together(options);
-  communicator<T, A> made(boot, transport_options);
-  detail::settle(boot, [&] {
+  const detail::gathering group = detail::come_together(options);
+  communicator<T, A> made(group.boot, transport_options);
+  detail::settle(group, [&] {
     if constexpr (has_control_plane<T>)
       return made.transport().failed();
     else

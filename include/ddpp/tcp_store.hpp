@@ -54,6 +54,8 @@ class tcp_store final : public store {
 
   const std::string& host() const noexcept { return host_; }
   std::uint16_t port() const noexcept { return port_; }
+  /// Whether this object is the server: others need it.
+  bool serves() const noexcept { return server_ != nullptr; }
   /// This host's numeric address on the way to the server.
   std::string local_address() const { return client_->local_address(); }
 

@@ -169,10 +169,11 @@ std::string join(ddpp::store& store, int rank, int size, std::chrono::millisecon
 }
 
 /// What transports do with the group's store: everybody says something and hears everybody.
-void meet(const ddpp::bootstrap& boot) {
+void meet(const ddpp::detail::gathering& group) {
+  const ddpp::bootstrap& boot = group.boot;
   boot.store->set("rank " + std::to_string(boot.rank), "here");
   for (int r = 0; r < boot.size; ++r) boot.store->get("rank " + std::to_string(r));
-  ddpp::detail::settle(boot, [] { return false; });
+  ddpp::detail::settle(group, [] { return false; });
 }
 
 }  // namespace
@@ -434,9 +435,9 @@ TEST_CASE("ranks meet at a tcp address, which one of them serves, again and agai
   const std::string url = unused_url();
   const auto thrown = on_threads(3, [&](int rank) {
     for (int i = 0; i < 30; ++i) {
-      const auto boot = come_together({.init_method = url, .rank = rank, .world_size = 3, .timeout = 20s});
-      CHECK(boot.host == "127.0.0.1");
-      meet(boot);
+      const auto group = come_together({.init_method = url, .rank = rank, .world_size = 3, .timeout = 20s});
+      CHECK(group.boot.host == "127.0.0.1");
+      meet(group);
     }
   });
   for (const std::string& text : thrown) CHECK(text == "");
@@ -542,9 +543,9 @@ TEST_CASE("the server dies while the others wait: bounded") {
 
 TEST_CASE("a world of one meets nobody") {
   CHECK(with_environment({}, [] {
-          const auto boot = come_together({});
+          const auto boot = come_together({}).boot;
           return std::to_string(boot.rank) + std::to_string(boot.size) + (boot.store ? "store" : "");
         }) == "01");
   CHECK(with_environment({{"RANK", "0"}, {"WORLD_SIZE", "1"}},
-                         [] { return std::to_string(come_together({}).size); }) == "1");
+                         [] { return std::to_string(come_together({}).boot.size); }) == "1");
 }

@@ -5,6 +5,7 @@
 
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/deadline.hpp>
+#include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/init_method.hpp>
 #include <ddpp/detail/join_group.hpp>
 #include <ddpp/detail/secret.hpp>
@@ -16,6 +17,7 @@
 #include <ddpp/tcp_store.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -181,12 +183,20 @@ inline appointment resolve_appointment(const init_options& options) {
   return result;
 }
 
-/// The tcp stores that this process serves or is a client of: several groups at one address share them.
+/// The tcp stores that this process serves or is a client of: several groups at one address share them. A
+/// forked child has its own (the parent's mutex may have been held by a thread that does not exist there).
 class store_registry {
  public:
   static store_registry& instance() {
-    static store_registry* const only = new store_registry;  // never destroyed: used until the process ends
-    return *only;
+    static std::atomic<store_registry*> current{
+        new store_registry};  // never destroyed: used until the process ends
+    store_registry* now = current.load();
+    while (now->guard_.in_child()) {
+      auto fresh = std::make_unique<store_registry>();
+      fresh->before_ = now;
+      if (current.compare_exchange_strong(now, fresh.get())) return *fresh.release();
+    }
+    return *now;
   }
 
   std::shared_ptr<tcp_store> find(const std::string& where) {
@@ -202,8 +212,10 @@ class store_registry {
   }
 
  private:
+  fork_guard guard_;
   std::mutex mutex_;
   std::map<std::string, std::weak_ptr<tcp_store>> stores_;
+  store_registry* before_ = nullptr;
 };
 
 /// Rank 0 serves, unless somebody does already; the others join.
@@ -237,8 +249,7 @@ inline std::shared_ptr<tcp_store> open_tcp_store(const init_method& place, int r
 inline std::pair<std::shared_ptr<tcp_store>, std::string> join_by_tcp(const appointment& at,
                                                                       const std::string& name, deadline until,
                                                                       std::chrono::milliseconds timeout) {
-  const std::string where = host_and_port(at.place.host, at.place.port) + " " +
-                            std::to_string(fork_registry::instance().generation());
+  const std::string where = host_and_port(at.place.host, at.place.port);
   std::shared_ptr<tcp_store> meeting = store_registry::instance().find(where);
   for (retry_pause pause;; pause.sleep(until)) {
     if (!meeting) {
@@ -258,56 +269,65 @@ inline std::pair<std::shared_ptr<tcp_store>, std::string> join_by_tcp(const appo
   }
 }
 
-/// Blocks until all ranks of the group have come to the store and knows what a transport is constructed from.
-inline bootstrap come_together(const init_options& options) {
+/// A group that has come together.
+struct gathering {
+  bootstrap boot = {};
+  bool serves_the_store = false;  ///< this process does, and the others need it until they have settled
+};
+
+/// Blocks until all ranks of the group have come to the store, and knows what a transport is constructed
+/// from.
+inline gathering come_together(const init_options& options) {
   const std::chrono::milliseconds timeout = options.init_timeout.value_or(options.timeout);
   const deadline until = deadline_after(timeout);
   const appointment at = resolve_appointment(options);
-  bootstrap boot;
+  gathering result;
+  bootstrap& boot = result.boot;
   boot.rank = at.rank;
   boot.size = at.size;
   boot.deadline = until;
   boot.timeout = options.timeout;
-  if (at.size == 1) return boot;
+  if (at.size == 1) return result;
 
   std::shared_ptr<store> meeting = at.known;
   std::string nonce;
-  boot.host = "127.0.0.1";
   if (!meeting && at.place.is == init_method::kind::tcp) {
-    auto [served, joined] = join_by_tcp(at, options.group_name, until, timeout);
-    meeting = std::move(served);
-    nonce = std::move(joined);
+    auto [joined, its_nonce] = join_by_tcp(at, options.group_name, until, timeout);
+    result.serves_the_store = joined->serves();
+    meeting = std::move(joined);
+    nonce = std::move(its_nonce);
   } else {
-    if (!meeting) meeting = std::make_shared<file_store>(at.place.path, time_left(until));
+    if (!meeting) meeting = std::make_shared<file_store>(at.place.path, timeout);
     nonce = group_formation(*meeting, options.group_name, at.rank, at.size, until, timeout).run();
   }
   if (!options.store) meeting->set_timeout(options.timeout);
-  if (const auto* tcp = dynamic_cast<const tcp_store*>(meeting.get())) boot.host = tcp->local_address();
+  const auto* const tcp = dynamic_cast<const tcp_store*>(meeting.get());
+  boot.host = tcp ? tcp->local_address() : "127.0.0.1";
   boot.secret = job_secret();
   boot.store = std::make_shared<prefix_store>(nonce, std::move(meeting));
-  return boot;
+  return result;
 }
 
-/// Rank 0 may be the one who serves the store: it waits until nobody needs it any more to become a member.
-/// `failed` tells that the group has failed meanwhile.
+/// Says that this rank has become a member. Who serves the store waits for all the others, who need it until
+/// then. `failed` tells that the group has failed meanwhile.
 template <class Failed>
-void settle(const bootstrap& boot, Failed&& failed) {
+void settle(const gathering& group, Failed&& failed) {
+  const bootstrap& boot = group.boot;
   if (boot.size == 1) return;
   if (boot.store->add("settled", 1) == boot.size) {
     try {
       boot.store->set("all settled", "");
     } catch (const init_error&) {
-      if (boot.rank == 0)
-        throw;  // otherwise rank 0 has read it and ended the store before its answer came here
+      if (group.serves_the_store) throw;  // else it was read, and the store ended before the answer came here
     }
   }
-  while (boot.rank == 0 && !boot.store->check({"all settled"}) && !failed()) {
+  while (group.serves_the_store && !boot.store->check({"all settled"}) && !failed()) {
     const auto slice = std::min(time_left(boot.deadline), std::chrono::milliseconds(500));
     try {
       boot.store->wait({"all settled"}, slice);
     } catch (const timeout_error&) {
-      if (slice.count() == 0)
-        throw timeout_error("init: some ranks joined the group but did not become members in time");
+      if (slice.count() > 0) continue;
+      throw timeout_error("init: some ranks came together with this one but did not become members in time");
     }
   }
 }
