@@ -33,7 +33,7 @@ struct settings {
   int ranks = 2;
   std::string transport = "shm", precision = "float", hook = "all_reduce";
   std::string data = "/usr/share/datasets/fashion-mnist";
-  int epochs = 5;
+  int epochs = 8;
   std::size_t batch = 128;  // global
   std::size_t hidden = 128;
   double rate = 0.03;
@@ -125,7 +125,8 @@ class trainer {
       const double correct = test();
       if (comm_.rank() != 0) continue;
       progress_.clear();
-      std::printf("%5d  %14.12f  %6.2f %%  %8.0f  %5.1f %%\n", epoch, loss, 100 * correct,
+      constexpr int digits = sizeof(Scalar) == sizeof(double) ? 12 : 6;
+      std::printf("%5d  %14.*f  %6.2f %%  %8.0f  %5.1f %%\n", epoch, digits, loss, 100 * correct,
                   static_cast<double>(data_.training.size()) / time.count(), 100 * waiting / time);
       std::fflush(stdout);
     }

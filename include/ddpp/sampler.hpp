@@ -96,10 +96,13 @@ class distributed_sampler {
       ++position_;
       return before;
     }
-    friend bool operator==(const iterator& a, const iterator& b) { return a.position_ == b.position_; }
+    friend bool operator==(const iterator& a, const iterator& b) {
+      return a.at_end() || b.at_end() ? a.at_end() == b.at_end() : a.position_ == b.position_;
+    }
 
    private:
     friend distributed_sampler;
+    bool at_end() const { return sampler_ == nullptr || position_ >= sampler_->mine_.size(); }
     iterator(distributed_sampler* sampler, std::size_t position) : sampler_(sampler), position_(position) {}
     distributed_sampler* sampler_ = nullptr;
     std::size_t position_ = 0;
@@ -118,7 +121,7 @@ class distributed_sampler {
     draw();
     return {this, 0};
   }
-  iterator end() { return {this, size()}; }
+  iterator end() const { return {}; }
 
   /// Samples per pass on this rank: the rest of the epoch after `load`, a whole one otherwise.
   std::size_t size() const noexcept {

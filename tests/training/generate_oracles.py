@@ -1,0 +1,144 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: BSL-1.0
+"""What PyTorch and scikit-learn say, as a header that the tests compare with.
+
+usage: generate_oracles.py > oracles.hpp
+       generate_oracles.py --check        (exit status 1 if oracles.hpp differs; 77 if a package is missing)
+
+Debian's packages: python3-torch, python3-sklearn.
+"""
+import os
+import random
+import sys
+
+try:
+    import sklearn
+    import sklearn.metrics
+    import torch
+    import torch.distributed
+    from torch.utils.data import DistributedSampler
+except ImportError as missing:
+    print(f"skipped: {missing}", file=sys.stderr)
+    sys.exit(77)
+
+
+def braces(values):
+    return "{" + ", ".join(str(v) for v in values) + "}"
+
+
+def permutations():
+    for count, seed in [(0, 0), (1, 5), (2, 1), (10, 0), (17, 7), (40, 2**32 + 3), (25, 2**63 - 1), (31, 4294967295)]:
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        order = torch.randperm(count, generator=generator).tolist()
+        yield f"{{{count}, {seed}u, {braces(order)}}}"
+
+
+def permutation_sums():
+    """Large ones by their sum of index * value, modulo 2^64."""
+    for count, seed in [(60000, 1), (1000003, 99)]:
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        order = torch.randperm(count, generator=generator).tolist()
+        yield f"{{{count}, {seed}u, {sum(i * v for i, v in enumerate(order)) % 2**64}u}}"
+
+
+def samplers():
+    for count in [0, 1, 4, 10, 23]:
+        for ranks in [1, 2, 4, 9]:
+            for shuffle, drop_last in [(False, False), (False, True), (True, False), (True, True)]:
+                if count == 0 and not drop_last:
+                    continue  # torch divides by zero
+                orders = []
+                for rank in range(ranks):
+                    sampler = DistributedSampler(range(count), ranks, rank, shuffle=shuffle, seed=3, drop_last=drop_last)
+                    sampler.set_epoch(2)
+                    orders.append(braces(sampler))
+                yield f"{{{count}, {str(shuffle).lower()}, {str(drop_last).lower()}, {braces(orders)}}}"
+
+
+def buckets():
+    types = {torch.float16: "float16", torch.float32: "float32", torch.float64: "float64"}
+    chance = random.Random(4)
+    for case in range(40):
+        tensors = []
+        for _ in range(chance.randint(1, 20)):
+            dtype = torch.float32 if case % 2 == 0 else chance.choice(list(types))
+            tensors.append(torch.empty(chance.choice([0, 1, 10, 100, 300]) + chance.randint(0, 50), dtype=dtype))
+        limits = chance.choice([[400], [1024], [100, 2000], [1, 500, 1000], [1 << 40]])
+        assigned, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors))
+        sizes = ["{ddpp::dtype::%s, %d}" % (types[t.dtype], t.numel() * t.element_size()) for t in tensors]
+        yield f"{{{braces(sizes)}, {braces(limits)}, {braces(braces(b) for b in assigned)}}}"
+
+
+def precisions():
+    chance = random.Random(5)
+    for count in [1, 2, 10, 50]:
+        for levels in [3, 10**6]:  # with and without ties
+            labels = [chance.randint(0, 1) for _ in range(count)]
+            labels[chance.randrange(count)] = 1
+            scores = [chance.randint(0, levels) / levels for _ in range(count)]
+            average = sklearn.metrics.average_precision_score(labels, scores)
+            precision, recall, threshold = sklearn.metrics.precision_recall_curve(labels, scores)
+            columns = [scores, labels, precision.tolist(), recall.tolist(), threshold.tolist()]
+            yield f"{{{average!r}, {', '.join(braces(c) for c in columns)}}}"
+
+
+TABLES = [
+    ("permutation", "std::size_t count; std::uint64_t seed; std::vector<std::size_t> order;", permutations),
+    ("permutation_sum", "std::size_t count; std::uint64_t seed, sum;", permutation_sums),
+    ("sampling", "std::size_t count; bool shuffle, drop_last; std::vector<std::vector<std::size_t>> ranks;", samplers),
+    (
+        "bucketing",
+        "std::vector<ddpp::gradient_size> gradients; std::vector<std::size_t> limits; ddpp::bucket_layout buckets;",
+        buckets,
+    ),
+    (
+        "precision",
+        "double average; std::vector<double> scores; std::vector<int> labels; "
+        "std::vector<double> precision, recall, threshold;",
+        precisions,
+    ),
+]
+
+
+def header():
+    yield "// SPDX-License-Identifier: BSL-1.0"
+    yield "// Made by generate_oracles.py; not to be edited."
+    yield f"// torch {torch.__version__}, scikit-learn {sklearn.__version__}"
+    yield "// clang-format off"
+    yield "#pragma once"
+    yield ""
+    yield "#include <ddpp/bucket_assignment.hpp>"
+    yield ""
+    for include in ["cstddef", "cstdint", "vector"]:
+        yield f"#include <{include}>"
+    yield ""
+    yield "namespace oracles {"
+    for name, fields, rows in TABLES:
+        yield ""
+        yield f"struct {name} {{ {fields} }};"
+        yield f"inline const std::vector<{name}> {name}s = {{"
+        for row in rows():
+            yield f"  {row},"
+        yield "};"
+    yield ""
+    yield "}  // namespace oracles"
+
+
+def main():
+    text = "\n".join(header()) + "\n"
+    if sys.argv[1:] != ["--check"]:
+        sys.stdout.write(text)
+        return 0
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "oracles.hpp"), encoding="ascii") as kept:
+        def rows(whole):
+            return [line for line in whole.splitlines() if not line.startswith("// torch")]
+
+        if rows(kept.read()) == rows(text):
+            return 0
+    print("oracles.hpp is not what the installed packages say", file=sys.stderr)
+    return 1
+
+
+sys.exit(main())
