@@ -72,7 +72,8 @@ refuses("all_reduce --ranks 2", "--ranks", RANK="0", WORLD_SIZE="1")
 
 small = "--ranks 3 -b 8 -e 64K -f 16 -n 2 -w 1 -c 2"
 for transport in ("threads", "shm", "tcp"):
-    for collective in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "sendrecv"):
+    for collective in ("all_reduce", "reduce_scatter", "all_gather", "broadcast --root 2", "reduce --root 1",
+                       "gather --root 2", "scatter --root 1", "all_to_all", "sendrecv"):
         result = run(f"{collective} --transport {transport} {small}")
         found = rows(result.stdout)
         check(f"{collective} over {transport}", result.returncode == 0 and len(found) >= 3 and all(found) and

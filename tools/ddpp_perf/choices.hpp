@@ -30,15 +30,19 @@ inline constexpr std::tuple all_ops{named<ddpp::sum_t>{"sum"}, named<ddpp::prod_
                                     named<ddpp::min_t>{"min"}, named<ddpp::max_t>{"max"},
                                     named<ddpp::avg_t>{"avg"}};
 
-/// Each algorithm with each operation on each type would take minutes to compile, and tells nothing new: all
-/// types and operations go with the automatic choice, and with a named algorithm the two below.
-template <class Algorithm, class T, class Op>
-inline constexpr bool is_built = std::same_as<Algorithm, ddpp::algorithms::automatic> ||
-                                 std::same_as<Op, no_op> ||
-                                 ((std::same_as<T, float> ||
-                                   std::same_as<T, double>)&&(std::same_as<Op, ddpp::sum_t> ||
-                                                              std::same_as<Op, ddpp::avg_t>));
-inline constexpr const char* built_with_named_algorithm = "sum or avg of float or double";
+/// Every operation on every type with every algorithm would take minutes to compile and tell little more.
+template <class Collective, class Algorithm, class T, class Op>
+inline constexpr bool is_built = [] {
+  constexpr bool automatic = std::same_as<Algorithm, ddpp::algorithms::automatic>;
+  constexpr bool sums = std::same_as<Op, ddpp::sum_t> || std::same_as<Op, ddpp::avg_t>;
+  if (!Collective::reduces) return true;
+  if (automatic) return sums || std::same_as<Collective, all_reduce>;
+  return sums && (std::same_as<T, float> || std::same_as<T, double>);
+}();
+inline constexpr const char* what_is_built =
+    "all_reduce with the automatic algorithm takes any operation on any type; others take sum and avg, and "
+    "with "
+    "a named algorithm those of float and double";
 
 template <class List, class F>
 bool visit_named(const List& list, std::string_view name, F f) {

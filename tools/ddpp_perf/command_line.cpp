@@ -159,15 +159,13 @@ void require_built(const plan& todo) {
       visit_algorithm(name, [&]<class Algorithm>(Algorithm) {
         visit_named(all_types, todo.type, [&]<class T>(std::type_identity<T>) {
           visit_named(all_ops, todo.op, [&]<class Op>(std::type_identity<Op>) {
-            built = !Collective::reduces || is_built<Algorithm, T, Op>;
+            built = is_built<Collective, Algorithm, T, Op>;
           });
         });
       });
     });
     if (!built) {
-      throw bad_input(todo.op + " of " + todo.type +
-                      " goes with --algorithm automatic only; a named one takes " +
-                      built_with_named_algorithm);
+      throw bad_input(todo.op + " of " + todo.type + " is not built for this: " + what_is_built);
     }
   }
 }

@@ -86,14 +86,15 @@ class measurement {
 template <class Comm>
 void measure_table(Comm& comm, const plan& todo, const operation<Comm>& operation, std::span<row> rows) {
   const int rank = comm.rank(), ranks = comm.size();
-  const layout most = operation.layout_of(rows.back().count, rank, ranks);
+  const layout most = operation.layout_of(rows.back().count, rank, ranks, todo.root);
   std::vector<std::byte> input(operation.out_of_place ? most.in * operation.element_size : 0);
-  std::vector<std::byte> output(std::max(most.in, most.out) * operation.element_size);
+  std::vector<std::byte> output(std::max(most.in_place_in + most.in, most.in_place_out + most.out) *
+                                operation.element_size);
   const auto part = [&](std::vector<std::byte>& of, std::size_t from, std::size_t count) {
     return std::span(of).subspan(from * operation.element_size, count * operation.element_size);
   };
   for (row& row : rows) {
-    const layout at = operation.layout_of(row.count, rank, ranks);
+    const layout at = operation.layout_of(row.count, rank, ranks, todo.root);
     measurement<Comm> measure(comm, todo, operation, row.count);
     const auto finish = [&](result found) {
       found.algbw = static_cast<double>(row.bytes) / found.microseconds / 1e3;

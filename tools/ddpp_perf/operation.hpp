@@ -25,7 +25,7 @@ struct operation {
   bool out_of_place, in_place;
   std::size_t element_size;
   double (*bus_factor)(int ranks);
-  layout (*layout_of)(std::size_t count, int rank, int ranks);
+  layout (*layout_of)(std::size_t count, int rank, int ranks, int root);
   void (*fill)(bytes in, const place& at, unsigned seed);
   std::int64_t (*wrong)(bytes out, const place& at, unsigned seed);  // elements that `seed` does not explain
   void (*run)(Comm& comm, bytes in, bytes out, int root);

@@ -19,7 +19,7 @@ operation<Comm> named_operation(const plan& todo, const std::string& algorithm_n
   operation<Comm> chosen{};
   const auto choose = [&]<class Collective, class T, class Op>() {
     visit_algorithm(algorithm_name, [&]<class Algorithm>(Algorithm) {
-      if constexpr (Collective::template can_use<Algorithm, Comm> && is_built<Algorithm, T, Op>) {
+      if constexpr (Collective::template can_use<Algorithm, Comm> && is_built<Collective, Algorithm, T, Op>) {
         chosen = make_operation<Comm, Collective, T, Op, Algorithm>();
       }
     });
