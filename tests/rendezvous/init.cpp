@@ -520,6 +520,40 @@ TEST_CASE("an address where nobody comes: bounded, and named") {
                   ddpp::init_error);
 }
 
+TEST_CASE("an address that is taken, or not this host's: an error that says so") {
+  const ddpp::detail::store_listener silent("127.0.0.1", 0);  // accepts, and never says a word
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(silent.port());
+  const auto text = text_of<ddpp::init_error>(
+      [&] { come_together({.init_method = url, .rank = 0, .world_size = 2, .init_timeout = 700ms}); });
+  CHECK(says(text, url.substr(6)));
+  CHECK(says(text, "nobody else serves a store there"));
+  CHECK(says(text_of<ddpp::timeout_error>([&] {
+               come_together({.init_method = url, .rank = 1, .world_size = 2, .init_timeout = 300ms});
+             }),
+             url.substr(6)));
+  for (const char* elsewhere : {"tcp://192.0.2.1:29500", "tcp://no.such.host.invalid:29500"}) {
+    CHECK(says(text_of<ddpp::init_error>([&] {
+                 come_together({.init_method = elsewhere, .rank = 0, .world_size = 2, .init_timeout = 600ms});
+               }),
+               "could not listen"));
+  }
+}
+
+TEST_CASE("an address that is taken for a moment only") {
+  auto passing = std::make_unique<ddpp::detail::store_listener>("127.0.0.1", 0);
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(passing->port());
+  std::thread leaving([&] {
+    std::this_thread::sleep_for(100ms);
+    passing.reset();
+  });
+  for (const std::string& text : on_threads(2, [&](int rank) {
+         meet(come_together({.init_method = url, .rank = rank, .world_size = 2, .timeout = 20s}));
+       })) {
+    CHECK(text == "");
+  }
+  leaving.join();
+}
+
 TEST_CASE("the server dies while the others wait: bounded") {
   const std::string url = unused_url();
   const pid_t server = ::fork();

@@ -218,26 +218,43 @@ class store_registry {
   store_registry* before_ = nullptr;
 };
 
-/// Rank 0 serves, unless somebody does already; the others join.
-inline std::shared_ptr<tcp_store> open_tcp_store(const init_method& place, int rank, deadline until) {
-  tcp_store_options with{.timeout = time_left(until), .secret = job_secret()};
-  std::string why_not_served;
-  if (rank == 0) {
+inline std::shared_ptr<tcp_store> join_tcp_store(const init_method& place,
+                                                 std::chrono::milliseconds timeout) {
+  return std::make_shared<tcp_store>(place.host, place.port, tcp_store::client,
+                                     tcp_store_options{.timeout = timeout, .secret = job_secret()});
+}
+
+/// Serves the store unless somebody does already. The address may be taken for a moment only, by a server
+/// that is ending: so it tries both in turn.
+inline std::shared_ptr<tcp_store> serve_or_join_tcp_store(const init_method& place, deadline until) {
+  // Where this host cannot listen at all, only a store that is there already can help.
+  const deadline soon = std::min(until, deadline_after(std::chrono::seconds(5)));
+  for (;;) {
     bool in_use = false;
+    std::string why_not_served;
     try {
-      return std::make_shared<tcp_store>(store_listener(place.host, place.port, &in_use), with);
+      return std::make_shared<tcp_store>(
+          store_listener(place.host, place.port, &in_use),
+          tcp_store_options{.timeout = time_left(until), .secret = job_secret()});
     } catch (const authentication_error&) {
       throw;
     } catch (const init_error& e) {
-      why_not_served = std::string("; rank 0 tried to serve the store there itself: ") + e.what();
+      why_not_served = e.what();
     }
-    // Only a store that is there already can help, for example one that another host serves.
-    if (!in_use) with.timeout = std::min(with.timeout, std::chrono::milliseconds(5000));
+    try {
+      return join_tcp_store(place, std::min(time_left(until), std::chrono::milliseconds(500)));
+    } catch (const timeout_error& e) {
+      if (time_left(in_use ? until : soon).count() > 0) continue;
+      throw init_error(why_not_served + "; and nobody else serves a store there: " + e.what());
+    }
   }
+}
+
+inline std::shared_ptr<tcp_store> open_tcp_store(const init_method& place, int rank, deadline until) {
+  if (rank == 0) return serve_or_join_tcp_store(place, until);
   try {
-    return std::make_shared<tcp_store>(place.host, place.port, tcp_store::client, with);
+    return join_tcp_store(place, time_left(until));
   } catch (const timeout_error& e) {
-    if (rank == 0) throw init_error(e.what() + why_not_served);
     throw timeout_error(std::string(e.what()) +
                         "; rank 0 serves the store there, unless somebody else does: rank 0 "
                         "has not come");
