@@ -233,7 +233,7 @@ settings parse(CLI::App& app, int argc, char** argv) {
   app.add_option("--hidden", chosen.hidden, "units of the hidden layer")
       ->check(CLI::Range(1, 65'536))
       ->capture_default_str();
-  app.add_option("--rate", chosen.rate, "learning rate")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--rate", chosen.rate, "learning rate, above 0 and up to 10")->capture_default_str();
   app.add_option("--precision", chosen.precision, "of the network")
       ->check(CLI::IsMember({"float", "double"}))
       ->capture_default_str();
@@ -244,6 +244,8 @@ settings parse(CLI::App& app, int argc, char** argv) {
   app.add_option("--seed", chosen.seed, "of weights and order")->capture_default_str();
   app.parse(argc, argv);
 
+  if (!(chosen.rate > 0 && chosen.rate <= 10))
+    throw ddpp::usage_error("--rate is a number above 0 and up to 10");
   const auto environment = ddpp::detail::read_environment();
   chosen.launched = environment.by != nullptr;
   if (chosen.launched && app.count("--ranks") > 0) {
