@@ -639,7 +639,7 @@ class message_engine {
 
   // Polls for as long as something moves, and a while after that.
   bool spin(operation& op, deadline until) {
-    std::optional<deadline> end;
+    deadline end = deadline::max();  // set by the first look at the clock
     std::uint64_t seen = 0;
     int bursts = 0;
     for (int i = 1; i <= spin_.tries; ++i) {
@@ -651,7 +651,7 @@ class message_engine {
       }
       if (moved != seen && (++bursts % 64 != 0 || std::chrono::steady_clock::now() < until)) {
         seen = moved;
-        end.reset();
+        end = deadline::max();
         i = 0;
       }
       if (!spin_.yield && i <= quick_tries) {
@@ -660,8 +660,8 @@ class message_engine {
       }
       ::sched_yield();
       const auto now = std::chrono::steady_clock::now();
-      if (!end) end = now + longest_spin;
-      if (now >= *end) break;
+      if (end == deadline::max()) end = now + longest_spin;
+      if (now >= end) break;
     }
     return false;
   }
