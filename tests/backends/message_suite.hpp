@@ -8,16 +8,22 @@
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <doctest/doctest.h>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <random>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "../support/ranks.hpp"
@@ -203,6 +209,56 @@ TEST_CASE("hundreds in flight") {
     for (int i = 0; i < count; ++i) {
       EXPECT(in[static_cast<std::size_t>(i)] == pattern(static_cast<std::size_t>(i) * 37, i + from));
     }
+  });
+}
+
+TEST_CASE("everything at once in random order") {
+  struct message {
+    bool out;
+    int peer, tag, number;
+  };
+  ranks::run(4, [](transport& t) {
+    constexpr int tags = 3, count = 30;
+    const auto length = [](int from, int to, int tag, int number) {
+      const std::uint32_t mixed = (static_cast<std::uint32_t>((from * 4 + to) * tags + tag) * 64u +
+                                   static_cast<std::uint32_t>(number)) *
+                                  2654435761u;
+      return static_cast<std::size_t>(mixed >> 8) % (mixed % 4 == 0 ? 300'000 : 400);
+    };
+    const auto seed = [](int from, int to, int tag, int number) {
+      return ((from * 4 + to) * tags + tag) * 64 + number;
+    };
+    std::mt19937 random(static_cast<unsigned>(t.rank()));
+    std::vector<std::pair<bool, std::array<int, 2>>> order;  // out or in, peer and tag; each `count` times
+    for (int peer = 0; peer < 4; ++peer) {
+      for (int tag = 0; tag < tags; ++tag) {
+        order.insert(order.end(), count, {true, {peer, tag}});
+        order.insert(order.end(), count, {false, {peer, tag}});
+      }
+    }
+    std::shuffle(order.begin(), order.end(), random);
+    std::map<std::pair<bool, std::array<int, 2>>, int> next;
+    std::vector<bytes> memory;
+    std::vector<message> messages;
+    std::vector<decltype(t.isend({}, 0, 0))> pending;
+    for (const auto& entry : order) {
+      const auto [out, where] = entry;
+      const message m{out, where[0], where[1], next[entry]++};
+      const int from = out ? t.rank() : m.peer, to = out ? m.peer : t.rank();
+      const std::size_t size = length(from, to, m.tag, m.number);
+      memory.push_back(out ? pattern(size, seed(from, to, m.tag, m.number)) : bytes(size));
+      pending.push_back(out ? t.isend(memory.back(), m.peer, m.tag) : t.irecv(memory.back(), m.peer, m.tag));
+      messages.push_back(m);
+    }
+    std::vector<std::size_t> waits(pending.size());
+    std::iota(waits.begin(), waits.end(), std::size_t{0});
+    std::shuffle(waits.begin(), waits.end(), random);
+    for (const std::size_t i : waits) pending[i].wait(soon());
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      const message& m = messages[i];
+      if (!m.out) EXPECT(memory[i] == pattern(memory[i].size(), seed(m.peer, t.rank(), m.tag, m.number)));
+    }
+    meet(t);
   });
 }
 

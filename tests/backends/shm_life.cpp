@@ -388,6 +388,49 @@ TEST_CASE("a failure is known without waiting") {
   });
 }
 
+TEST_CASE("a death is noticed by who waits while others talk") {
+  const scratch_directory directory;
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 2; ++rank) {
+    children.push_back(fork_child([&] {
+      shm t(bootstrap_of(rank, 3, store_in(directory)), {});
+      std::thread talk([&] {
+        cause_of([&] {
+          for (;;) {
+            std::vector<std::byte> out(1000), in(1000);
+            auto sending = t.isend(out, 1 - rank, 0);
+            t.irecv(in, 1 - rank, 0).wait(soon());
+            sending.wait(soon());
+          }
+        });
+      });
+      const ddpp::failure cause = cause_of([&] { receive(t, 1, 2, 1); });
+      talk.join();
+      EXPECT(cause.text == "rank 2 died");
+    }));
+  }
+  children.push_back(fork_child([&] {
+    const shm t(bootstrap_of(2, 3, store_in(directory)), {});
+    std::this_thread::sleep_for(50ms);
+    ::kill(::getpid(), SIGKILL);
+  }));
+  CHECK(status_of(children[0]) == 0);
+  CHECK(status_of(children[1]) == 0);
+  CHECK(status_of(children[2]) == SIGKILL);
+}
+
+TEST_CASE("one who has left after something else than the others is a mismatch") {
+  support::as_threads<shm>::run(2, [](shm& t) {
+    ddpp::fingerprint print;
+    print.sequence = 1;
+    print.op = t.rank() == 0 ? ddpp::collective::all_reduce : ddpp::collective::broadcast;
+    t.enter(print);
+    if (t.rank() == 1) return t.leave();
+    std::vector<std::byte> in(8);
+    EXPECT(cause_of([&] { t.irecv(in, 1, -1).wait(soon()); }).kind == ddpp::failure_kind::mismatch);
+  });
+}
+
 TEST_CASE("many ranks") {
   support::as_processes<shm>::run(32, [](shm& t) {
     for (int distance = 1; distance < 32; distance *= 2) {

@@ -25,6 +25,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -161,6 +162,11 @@ class memory_link final : public message_link {
   bool has_left(int peer) override { return presence_of(peer) == fabric_presence::left; }
 
   bool is_dry(int peer) override { return !find_incoming(peer) || at(peer).incoming.front() == nullptr; }
+
+  std::optional<fingerprint> last_known(int peer) override {
+    const auto state = memory_.slot(peer).board.read();
+    return state ? std::optional(state->last) : std::nullopt;
+  }
 
   void take_back(int peer, int loan) noexcept override { release_chunk(peer, loan); }
 

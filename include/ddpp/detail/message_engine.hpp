@@ -120,6 +120,8 @@ class message_link {
   virtual bool has_left(int peer) = 0;
   /// Only asked once it has left: has all that it sent been taken?
   virtual bool is_dry(int peer) = 0;
+  /// The collective that the peer was in last, where the link can know.
+  virtual std::optional<fingerprint> last_known(int /*peer*/) { return std::nullopt; }
   /// The loan is over: the memory lent with engine.lend() may be used again.
   virtual void take_back(int peer, int loan) noexcept = 0;
 
@@ -347,6 +349,7 @@ class message_engine {
 
   static constexpr int quick_tries = 300;
   static constexpr std::chrono::microseconds longest_spin{200};
+  static constexpr std::chrono::milliseconds longest_stretch{10};
   static constexpr std::chrono::milliseconds follower_nap{
       20};  // to look at what only concerns one's own operation
 
@@ -542,10 +545,9 @@ class message_engine {
     if (!suspicion_) suspicion_ = suspicion{peer, mine, theirs};
   }
 
-  // A message of the collective that this rank is in, but of another kind: nobody will ever ask for it.
-  bool contradicts(const arrival& message) const noexcept {
-    return inside_ && message.tag < 0 && message.print.sequence == current_.sequence &&
-           message.print.step == current_.step && message.print != current_;
+  // Of the collective that this rank is in, but of another kind: nobody will ever ask for it.
+  bool contradicts(const fingerprint& print) const noexcept {
+    return inside_ && print.sequence == current_.sequence && print.step == current_.step && print != current_;
   }
 
   operation& keep_unexpected(int peer, const arrival& message) {
@@ -637,9 +639,11 @@ class message_engine {
     return false;
   }
 
-  // Polls for as long as something moves, and a while after that.
+  // Polls while something moves and a little longer; not for so long that the dead would go unnoticed.
   bool spin(operation& op, deadline until) {
-    deadline end = deadline::max();  // set by the first look at the clock
+    using clock = std::chrono::steady_clock;
+    deadline end = deadline::max();  // of trying in vain; set by the first look at the clock
+    deadline latest = until;         // of it all
     std::uint64_t seen = 0;
     int bursts = 0;
     for (int i = 1; i <= spin_.tries; ++i) {
@@ -649,17 +653,22 @@ class message_engine {
         if (try_finish(lock, op)) return true;
         moved = progress_;
       }
-      if (moved != seen && (++bursts % 64 != 0 || std::chrono::steady_clock::now() < until)) {
+      if (moved != seen) {
         seen = moved;
         end = deadline::max();
         i = 0;
+        if (++bursts % 64 == 0) {
+          const deadline now = clock::now();
+          if (bursts == 64) latest = std::min(until, now + longest_stretch);
+          if (now >= latest) break;
+        }
       }
       if (!spin_.yield && i <= quick_tries) {
         pause();
         continue;
       }
       ::sched_yield();
-      const auto now = std::chrono::steady_clock::now();
+      const deadline now = clock::now();
       if (end == deadline::max()) end = now + longest_spin;
       if (now >= end) break;
     }
@@ -695,6 +704,8 @@ class message_engine {
     poll();  // all that it sent before is to be seen now
     if (op.done.load(std::memory_order_relaxed) || failed()) return;
     if (sending || (!at(op.peer).stopped && link_.is_dry(op.peer))) {
+      const auto theirs = link_.last_known(op.peer);
+      if (op.tag < 0 && theirs && contradicts(*theirs)) return suspect(op.peer, current_, *theirs);
       fail({failure_kind::peer_lost, op.peer,
             "rank " + std::to_string(op.peer) + " left the group while rank " + std::to_string(rank_) +
                 (sending ? " was sending to it" : " was waiting for a message from it")});
@@ -768,7 +779,7 @@ inline bool message_engine::begin_message(int peer, const arrival& message) {
     return true;
   }
   if (from.posted.empty()) return false;
-  if (contradicts(message)) {
+  if (message.tag < 0 && contradicts(message.print)) {
     suspect(peer, current_, message.print);
     return false;
   }
