@@ -17,7 +17,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -96,7 +95,7 @@ void launch_threads(int n, F& f, init_options options) {
   try {
     threads.reserve(static_cast<std::size_t>(n));
     for (int rank = 0; rank < n; ++rank) threads.emplace_back(run, rank);
-  } catch (const std::system_error& e) {
+  } catch (const std::exception& e) {
     const std::string text = "launch: could not start a thread for rank " + std::to_string(threads.size()) +
                              " of " + std::to_string(n) + ": " + e.what();
     meeting->fail(text);

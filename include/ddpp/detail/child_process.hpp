@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <signal.h>
 #include <string>
 #include <sys/epoll.h>
