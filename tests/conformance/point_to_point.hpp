@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Messages between two ranks: tags, any order, many at once, to oneself, from several threads.
+#pragma once
+
 #include <optional>
 #include <thread>
 

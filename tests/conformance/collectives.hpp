@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Every collective with every algorithm gives what arithmetic says, for any number of ranks and elements.
+#pragma once
+
 #include <algorithm>
 #include <numeric>
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // What goes wrong has a name on every rank: mismatches, exceptions, revocation, absence, misuse.
+#pragma once
+
 #include <stdexcept>
 #include <thread>
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // Numbers: each type and operation, the same bits everywhere, NaN and signed zeros, 16-bit sums, averages of
 // integers.
+#pragma once
+
 #include <cmath>
 #include <limits>
 #include <random>

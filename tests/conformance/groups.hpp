@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Groups within groups, scripts with a context of their own, and algorithms of the user's.
+#pragma once
+
 #include <algorithm>
 
 #include "suite.hpp"
