@@ -215,7 +215,14 @@ class tcp_link final : public message_link {
       std::span<std::byte> straight;
       if (missing >= direct_from) straight = engine.destination(peer);
       straight = straight.first(std::min(straight.size(), most_at_once));
-      iovec parts[2] = {{straight.data(), straight.size()}, {buffer_.data(), buffer_bytes}};
+      // Little is read together with what follows it; of much, only the next header, for its bytes to go
+      // straight to where they belong too.
+      std::size_t ahead = buffer_bytes;
+      if (!straight.empty())
+        ahead = straight.size() == missing ? sizeof(from.in) : 0;
+      else if (missing == 0 && from.in.bytes >= direct_from)
+        ahead = sizeof(from.in) - from.in_have;
+      iovec parts[2] = {{straight.data(), straight.size()}, {buffer_.data(), ahead}};
       msghdr message{};
       message.msg_iov = parts + (straight.empty() ? 1 : 0);
       message.msg_iovlen = straight.empty() ? 1 : 2;
@@ -228,7 +235,7 @@ class tcp_link final : public message_link {
       const std::size_t placed = std::min(bytes, straight.size());
       if (placed > 0) engine.delivered(peer, placed);
       take(engine, peer, from, {buffer_.data(), bytes - placed});
-      if (bytes < straight.size() + buffer_bytes) return;
+      if (bytes < straight.size() + ahead) return;
     }
   }
 

@@ -17,7 +17,6 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <sched.h>
 #include <span>
 #include <utility>
 #include <vector>
@@ -67,7 +66,7 @@ class tcp_transport {
     core(const bootstrap& boot, bool open)
         : control(boot, credentials{boot.secret, open}),
           link(boot.size, control),
-          engine(boot.rank, boot.size, link, spin_policy_for_sockets(boot.size)),
+          engine(boot.rank, boot.size, link, spin),
           timeout(boot.timeout) {
       link.serve(engine);
       if (boot.size == 1) return;
@@ -116,13 +115,9 @@ class tcp_transport {
     core* kept_before = nullptr;
   };
 
-  /// A try is a system call per peer: some tens of microseconds of them before sleeping.
-  static spin_policy spin_policy_for_sockets(int ranks) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    const bool known = ::sched_getaffinity(0, sizeof set, &set) == 0;
-    return {.tries = 100, .yield = known && ranks > CPU_COUNT(&set)};
-  }
+  /// A try is a system call per peer: about a hundred before sleeping. Between them the core is given away,
+  /// as the kernel likes to put both ends of a connection on one.
+  static constexpr spin_policy spin{.tries = 100, .yield = true};
 
   fork_guard guard_;
   std::unique_ptr<core> core_;
