@@ -89,13 +89,17 @@ class reducer {
   reducer(const reducer&) = delete;
   reducer& operator=(const reducer&) = delete;
 
-  /// A step that an exception cuts short would leave the other ranks waiting for buckets that never come.
+  /// An unfinished step would leave the other ranks waiting for buckets that never come. Where an exception
+  /// of the program's has cut it short they are told so; otherwise it is given up here, which blocks until
+  /// they have come.
   ~reducer() {
-    if (phase_ == phase::armed && plan_.synchronised && std::uncaught_exceptions() > exceptions_at_birth_) {
-      try {
-        comm_.revoke("an exception ended a training step on rank " + std::to_string(comm_.rank()));
-      } catch (...) {
+    try {
+      if (phase_ == phase::armed && plan_.synchronised && std::uncaught_exceptions() > exceptions_at_birth_) {
+        comm_.revoke("an exception ended a training step");
+      } else if (phase_ != phase::idle) {
+        meet_those_who_gave_up();
       }
+    } catch (...) {  // the group has failed: nobody waits
     }
     for (bucket& b : buckets_) b.reduction = {};
     weight_reduction_ = {};
@@ -172,14 +176,15 @@ class reducer {
     const stopwatch measured(waiting_);
     std::unique_lock lock(mutex_);
     if (phase_ == phase::idle) throw reducer_error("wait() was called without prepare()");
-    if (phase_ == phase::armed && !may_be_unused()) refuse_missing();
+    if (phase_ == phase::armed) check_unmarked();
     if (phase_ == phase::given_up) {
       const std::exception_ptr reason = failure_;
       lock.unlock();
+      // Where others did not give up, that fails the group and tells them; what happened here this rank knows
+      // better.
       try {
         meet_those_who_gave_up();
-      } catch (
-          const group_error&) {  // others did not give up: they are told by that error, this rank knows more
+      } catch (const group_error&) {
       } catch (const timeout_error&) {
       }
       std::rethrow_exception(reason);
@@ -281,6 +286,7 @@ class reducer {
     const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   };
 
+  static constexpr const char* moved_text = " has moved to other memory since construction";
   static constexpr const char* broken_promise = ", but the graph was promised to be static";
   std::string label(std::size_t slot) const { return model_.label(model_.listed(slot)); }
 
@@ -341,8 +347,8 @@ class reducer {
     if (phase_ == phase::armed) {
       if (marked_[slot]) {
         give_up_locked(label(slot) + " was marked ready twice in one step");
-      } else if (model_[slot].gradient().replaced()) {
-        give_up_locked("the gradient of " + label(slot) + " has moved to other memory since construction");
+      } else if (has_moved(slot)) {
+        give_up_locked("the gradient of " + label(slot) + moved_text);
       } else if (graph_is_recorded_ && !in_graph_[slot]) {
         give_up_locked(label(slot) + " is used now and was not in the first step" + broken_promise);
       } else if (graph_is_recorded_ && recorded_order_[order_.size()] != slot) {
@@ -353,14 +359,22 @@ class reducer {
     if (phase_ == phase::given_up) std::rethrow_exception(failure_);
   }
 
-  void refuse_missing() {
+  void check_unmarked() {
     std::vector<std::size_t> missing = unmarked();
+    const auto moved = std::ranges::find_if(missing, [&](std::size_t slot) { return has_moved(slot); });
+    if (moved != missing.end()) return give_up_locked("the gradient of " + label(*moved) + moved_text);
+    if (may_be_unused()) return;
     if (graph_is_recorded_) std::erase_if(missing, [&](std::size_t slot) { return !in_graph_[slot]; });
     if (missing.empty()) return;
-    const std::string reason = graph_is_recorded_
-                                   ? ", which the first step used" + std::string(broken_promise)
-                                   : ". If not every step uses every parameter, set find_unused_parameters";
-    give_up_locked("wait() was called but no gradient came for " + model_.labels(missing) + reason);
+    give_up_locked("wait() was called but no gradient came for " + model_.labels(missing) +
+                   (graph_is_recorded_
+                        ? ", which the first step used" + std::string(broken_promise)
+                        : ". If not every step uses every parameter, set find_unused_parameters"));
+  }
+
+  /// The gradient's container has got itself other memory. What is given and not used may do so.
+  bool has_moved(std::size_t slot) const {
+    return !options_.gradient_as_bucket_view && model_[slot].gradient().replaced();
   }
 
   void give_up_locked(const std::string& why) {

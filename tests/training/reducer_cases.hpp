@@ -14,6 +14,7 @@ TEST_CASE("a mistake of one rank fails all") { training::mistake_of_one_fails_al
 TEST_CASE("an exception in backward releases the others") {
   training::exception_in_backward_releases_the_others<TRANSPORT>();
 }
+TEST_CASE("a step may stay unfinished on all ranks") { training::unfinished_step_of_all<TRANSPORT>(); }
 TEST_CASE("unused parameters") { training::unused_parameters<TRANSPORT>(); }
 TEST_CASE("accumulation") { training::accumulation<TRANSPORT>(); }
 TEST_CASE("gradients in buckets survive a rebuild") {

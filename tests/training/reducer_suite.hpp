@@ -307,6 +307,22 @@ void exception_in_backward_releases_the_others() {
   });
 }
 
+/// A model that goes in the middle of a step, on all ranks, leaves the communicator as it was.
+template <class T>
+void unfinished_step_of_all() {
+  ddpp::launch<T>(2, [](auto& comm) {
+    floats model({400, 300, 300});
+    for (int kind = 0; kind < 3; ++kind) {
+      distributed_data_parallel ddp(comm, model.list, {.bucket_cap_mb = kib});
+      ddp.prepare();
+      if (kind > 0 || comm.rank() == 0) ddp.mark_ready(2);
+      if (kind > 1) text_of<reducer_error>([&] { ddp.mark_ready(2); });
+      if (kind > 1 && comm.rank() == 1) text_of<reducer_error>([&] { ddp.wait(); });
+    }
+    ddpp::barrier(comm);
+  });
+}
+
 template <class T>
 void unused_parameters() {
   constexpr int ranks = 3;
@@ -639,6 +655,12 @@ void replaced_storage_is_noticed() {
     ddp.mark_ready(1);
     model.gradients[0] = std::vector<float>(300);
     EXPECT(contains(text_of<reducer_error>([&] { ddp.mark_ready(0); }), "\"p0\""));
+
+    floats other({3, 3});
+    distributed_data_parallel sparse(comm, other.list, {.find_unused_parameters = true});
+    sparse.prepare();
+    other.gradients[1] = std::vector<float>(300);
+    EXPECT(contains(text_of<reducer_error>([&] { sparse.wait(); }), "\"p1\""));
   });
 }
 
