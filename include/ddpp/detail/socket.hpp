@@ -17,7 +17,10 @@
 #include <fcntl.h>
 #include <memory>
 #include <netinet/tcp.h>
+#include <new>
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <span>
 #include <string>
 #include <sys/eventfd.h>
@@ -127,9 +130,18 @@ class wake_event {
 class joining_thread {
  public:
   template <class F>
-  explicit joining_thread(F&& body) try : thread_(std::forward<F>(body)) {
-  } catch (const std::system_error& e) {
-    throw resource_error(std::string("could not start a thread: ") + e.what());
+  explicit joining_thread(F&& body) {
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+    std::string problem;
+    try {
+      ::new (static_cast<void*>(&thread_)) std::thread(std::forward<F>(body));
+    } catch (const std::system_error& e) {
+      problem = e.what();
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (!problem.empty()) throw resource_error("could not start a thread: " + problem);
   }
   joining_thread(const joining_thread&) = delete;
   joining_thread& operator=(const joining_thread&) = delete;
@@ -150,17 +162,22 @@ inline void set_option(int fd, int level, int name, int value) noexcept {
   ::setsockopt(fd, level, name, &value, sizeof(value));
 }
 
-/// After this time a peer that neither answers nor acknowledges counts as gone (its host or the cable is).
+/// After this time a peer whose host (or the cable to it) is gone counts as gone.
 inline constexpr std::chrono::seconds longest_silence{30};
 
-/// For every connection: no delay for small messages; a silent peer's death is noticed within
-/// longest_silence.
+/// For every connection: no delay for small messages; an idle one notices within longest_silence that nobody
+/// answers for the other end.
 inline void set_connection_options(int fd) noexcept {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
+}
+
+/// For connections whose other end always reads: one that is sending notices it in the same time. (Not for
+/// data: the kernel would count a peer that is alive and does not read for that long as gone.)
+inline void expect_prompt_reader(int fd) noexcept {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
              static_cast<int>(std::chrono::milliseconds(longest_silence).count()));
 }

@@ -48,6 +48,8 @@ class tcp_connector {
   /// Once connected.
   descriptor take() { return std::move(socket_); }
   const std::string& error_text() const noexcept { return error_; }
+  /// Whether the last attempts met hosts that answer, but nobody who listens.
+  bool refused() const noexcept { return refused_since_.has_value(); }
 
   void add_to(std::vector<pollfd>& entries) const {
     if (!socket_) return;

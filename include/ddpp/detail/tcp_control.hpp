@@ -250,6 +250,11 @@ class tcp_control {
     return encode({kind::failed, cause.rank, static_cast<std::uint64_t>(cause.kind), cause.text});
   }
 
+  static failure failure_of(const message& m) {
+    const bool known = m.number >= 1 && m.number <= static_cast<std::uint64_t>(failure_kind::revoked);
+    return {known ? static_cast<failure_kind>(m.number) : failure_kind::revoked, m.rank, m.body};
+  }
+
   std::string state_message(int asker, std::uint64_t number) const {
     const rank_state mine = events_->own_state();
     control_wire::standing standing;
@@ -552,7 +557,14 @@ inline void tcp_control::serve_connectors() {
         wake_.set();  // for a goodbye that waits for this
       }
     } else if (state == tcp_connector::state::failed && done.what == purpose::data) {
-      if (is_here(done.peer)) lost(done.peer, done.connector.error_text());
+      if (!is_here(done.peer)) continue;
+      if (done.connector.refused()) {
+        lost(done.peer, done.connector.error_text());
+      } else {
+        propose({failure_kind::revoked, rank_,
+                 "rank " + std::to_string(rank_) + " could not connect to rank " + std::to_string(done.peer) +
+                     ": " + done.connector.error_text()});
+      }
     } else if (state == tcp_connector::state::failed) {
       unreachable_[places(done.peer)] = true;
       hub_rank_ = -1;
@@ -620,7 +632,7 @@ inline void tcp_control::take_from_member(int member, const message& m) {
       leaves(member);
       return tell_members(encode({kind::left, member}), member);
     case kind::failed:
-      return rule({static_cast<failure_kind>(m.number), m.rank, m.body});
+      return rule(failure_of(m));
     case kind::ask:
       for (auto& [other, channel] : members_) {
         if (other != member) channel.send(encode({kind::ask, member, m.number}));
@@ -657,7 +669,7 @@ inline void tcp_control::take_from_hub(const message& m) {
       if (m.rank >= 0 && m.rank < size_) leaves(m.rank);
       return;
     case kind::failed:
-      return rule({static_cast<failure_kind>(m.number), m.rank, m.body});
+      return rule(failure_of(m));
     case kind::ask:
       return hub_->send(state_message(m.rank, m.number));
     case kind::state:

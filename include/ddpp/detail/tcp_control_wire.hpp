@@ -86,7 +86,9 @@ inline parsed parse(std::string& bytes, message& result) {
 /// A control connection in a poll loop.
 class control_channel {
  public:
-  explicit control_channel(descriptor socket) : socket_(std::move(socket)) {}
+  explicit control_channel(descriptor socket) : socket_(std::move(socket)) {
+    expect_prompt_reader(socket_.get());
+  }
 
   /// Queues the message and sends what the socket takes.
   void send(const std::string& encoded) {

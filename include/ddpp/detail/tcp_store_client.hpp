@@ -200,7 +200,9 @@ class store_client {
   }
 
   descriptor connect(deadline until, when_refused refused) const {
-    return connect_and_prove(host_, port_, known_, {purpose::store, {}, -1, -1}, until, refused);
+    descriptor made = connect_and_prove(host_, port_, known_, {purpose::store, {}, -1, -1}, until, refused);
+    expect_prompt_reader(made.get());
+    return made;
   }
 
   pool& current() {
