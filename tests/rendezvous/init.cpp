@@ -21,23 +21,15 @@
 #include <utility>
 #include <vector>
 
+#include "../support/process.hpp"
+
+using support::says;
+using support::text_of;
 using namespace std::chrono_literals;
 using ddpp::detail::come_together;
 using variables = std::initializer_list<std::pair<const char*, const char*>>;
 
 namespace {
-
-bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-template <class Error, class F>
-std::string text_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return {};
-}
 
 /// Runs f in a child with exactly these of the variables that a launcher could set, and returns the text that
 /// it returns.

@@ -16,11 +16,12 @@
 #include <unistd.h>
 #include <vector>
 
+#include "../support/process.hpp"
+
+using support::says;
 using namespace std::chrono_literals;
 
 namespace {
-
-bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// A transport that cannot be made on one rank.
 class broken_on_rank_1 : public ddpp::threads {

@@ -26,11 +26,15 @@
 #include <unistd.h>
 #include <vector>
 
+#include "../support/process.hpp"
+
+using support::in_child;
+using support::open_descriptors;
+using support::running_threads;
+using support::says;
 using namespace std::chrono_literals;
 
 namespace {
-
-bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 template <class F>
 std::optional<ddpp::spawn_error> failure_of(int n, F&& f, const ddpp::spawn_options& options = {}) {
@@ -42,14 +46,6 @@ std::optional<ddpp::spawn_error> failure_of(int n, F&& f, const ddpp::spawn_opti
   return std::nullopt;
 }
 
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator begin("/proc/self/fd"), end;
-  return static_cast<std::size_t>(std::distance(begin, end));
-}
-std::size_t threads() {
-  const std::filesystem::directory_iterator begin("/proc/self/task"), end;
-  return static_cast<std::size_t>(std::distance(begin, end));
-}
 bool has_children() { return ::waitpid(-1, nullptr, WNOHANG) != -1 || errno != ECHILD; }
 
 /// A pipe that says when all who hold its writing end are gone, and what they wrote.
@@ -88,25 +84,6 @@ class witness {
  private:
   int ends_[2];
 };
-
-/// Runs a test in a process of its own: for those that change limits, signal handling or the like.
-template <class F>
-int in_child(F&& f) {
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    int status = 254;
-    try {
-      status = f();
-    } catch (const std::exception& e) {
-      std::fprintf(stderr, "%s\n", e.what());
-    }
-    ::_exit(status);
-  }
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
-}
 
 [[noreturn]] void stay() {
   if (std::signal(SIGTERM, SIG_DFL) == SIG_IGN)
@@ -527,7 +504,7 @@ TEST_CASE("spawn: inside a rank") {
 
 TEST_CASE("spawn: 100 times, and nothing is left") {
   ddpp::spawn(2, [](int) {});
-  const std::size_t descriptors = open_descriptors(), running = threads();
+  const std::size_t descriptors = open_descriptors(), running = running_threads();
   for (int i = 0; i < 100; ++i) {
     if (i % 10 == 9)
       CHECK(failure_of(2, [](int) { std::_Exit(1); }));
@@ -535,6 +512,6 @@ TEST_CASE("spawn: 100 times, and nothing is left") {
       ddpp::spawn(2, [](int) {});
   }
   CHECK(open_descriptors() == descriptors);
-  CHECK(threads() == running);
+  CHECK(running_threads() == running);
   CHECK_FALSE(has_children());
 }

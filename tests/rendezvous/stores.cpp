@@ -24,24 +24,17 @@
 #include <unistd.h>
 #include <vector>
 
+#include "../support/process.hpp"
+#include "../support/ranks.hpp"
+
+using support::in_child;
+using support::says;
+using support::scratch_directory;
+using support::text_of;
 using namespace std::chrono_literals;
 using strings = std::vector<std::string>;
 
 namespace {
-
-/// A directory of its own, gone at the end.
-class scratch_directory {
- public:
-  scratch_directory() {
-    char name[] = "/tmp/ddpp-test-XXXXXX";
-    path_ = ::mkdtemp(name);
-  }
-  ~scratch_directory() { std::filesystem::remove_all(path_); }
-  std::string file(const std::string& name = "store") const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// Two handles to the same store, as two ranks would have them.
 struct two_views {
@@ -55,8 +48,8 @@ void for_each_store(const std::function<void(two_views)>& test) {
   }
   SUBCASE("file_store") {
     const scratch_directory here;
-    test({std::make_shared<ddpp::file_store>(here.file(), 20s),
-          std::make_shared<ddpp::file_store>(here.file(), 20s)});
+    test({std::make_shared<ddpp::file_store>(here.file("store"), 20s),
+          std::make_shared<ddpp::file_store>(here.file("store"), 20s)});
   }
   SUBCASE("tcp_store") {
     const auto server = std::make_shared<ddpp::tcp_store>("127.0.0.1", 0, ddpp::tcp_store::server,
@@ -70,35 +63,6 @@ void for_each_store(const std::function<void(two_views)>& test) {
           std::make_shared<ddpp::prefix_store>("group", base)});
   }
 }
-
-template <class F>
-int in_child(F&& f) {
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    int status = 254;
-    try {
-      status = f();
-    } catch (const std::exception& e) {
-      (void)!::write(2, e.what(), std::strlen(e.what()));
-    }
-    ::_exit(status);
-  }
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
-}
-
-template <class Error, class F>
-std::string text_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return {};
-}
-bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -250,18 +214,18 @@ TEST_CASE("hash_store: fail ends those who wait and those who come later, with i
 TEST_CASE("file_store: the last to leave removes the file") {
   const scratch_directory here;
   {
-    ddpp::file_store first(here.file());
+    ddpp::file_store first(here.file("store"));
     struct stat status {};
-    REQUIRE(::stat(here.file().c_str(), &status) == 0);
+    REQUIRE(::stat(here.file("store").c_str(), &status) == 0);
     CHECK((status.st_mode & 0777) == 0600);
     first.set("key", "value");
-    { ddpp::file_store second(here.file()); }
-    CHECK(std::filesystem::exists(here.file()));
-    CHECK(in_child([&] { return ddpp::file_store(here.file()).get("key") == "value" ? 0 : 1; }) == 0);
-    CHECK(std::filesystem::exists(here.file()));
+    { ddpp::file_store second(here.file("store")); }
+    CHECK(std::filesystem::exists(here.file("store")));
+    CHECK(in_child([&] { return ddpp::file_store(here.file("store")).get("key") == "value" ? 0 : 1; }) == 0);
+    CHECK(std::filesystem::exists(here.file("store")));
   }
-  CHECK_FALSE(std::filesystem::exists(here.file()));
-  ddpp::file_store again(here.file());
+  CHECK_FALSE(std::filesystem::exists(here.file("store")));
+  ddpp::file_store again(here.file("store"));
   CHECK_FALSE(again.check({"key"}));
 }
 
@@ -273,9 +237,9 @@ TEST_CASE("file_store: removed and made anew by many at once, all meet in one fi
     threads.emplace_back([&] {
       try {
         for (int i = 0; i < 200; ++i) {
-          ddpp::file_store store(here.file(), 20s);
+          ddpp::file_store store(here.file("store"), 20s);
           store.add("n", 1);
-          if (!std::filesystem::exists(here.file())) ++failures;
+          if (!std::filesystem::exists(here.file("store"))) ++failures;
         }
       } catch (...) {
         ++failures;
@@ -284,7 +248,7 @@ TEST_CASE("file_store: removed and made anew by many at once, all meet in one fi
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(failures == 0);
-  CHECK_FALSE(std::filesystem::exists(here.file()));
+  CHECK_FALSE(std::filesystem::exists(here.file("store")));
 }
 
 TEST_CASE("file_store: those who leave at the same moment remove the file, too") {
@@ -292,7 +256,7 @@ TEST_CASE("file_store: those who leave at the same moment remove the file, too")
   for (int round = 0; round < 60; ++round) {
     std::atomic<int> ready{0};
     const auto leave_together = [&] {
-      ddpp::file_store store(here.file(), 20s);
+      ddpp::file_store store(here.file("store"), 20s);
       ++ready;
       while (ready < 3) std::this_thread::yield();
     };
@@ -300,37 +264,37 @@ TEST_CASE("file_store: those who leave at the same moment remove the file, too")
     a.join();
     b.join();
     c.join();
-    REQUIRE_FALSE(std::filesystem::exists(here.file()));
+    REQUIRE_FALSE(std::filesystem::exists(here.file("store")));
   }
 }
 
 TEST_CASE("file_store: what a writer killed in mid-record has left is ignored and cut off") {
   const scratch_directory here;
-  ddpp::file_store store(here.file(), 20s);
+  ddpp::file_store store(here.file("store"), 20s);
   store.set("whole", "value");
-  const auto intact = std::filesystem::file_size(here.file());
+  const auto intact = std::filesystem::file_size(here.file("store"));
   store.set("torn", std::string(1000, 't'));
-  const auto whole = std::filesystem::file_size(here.file());
+  const auto whole = std::filesystem::file_size(here.file("store"));
   for (const std::uintmax_t length : {intact + 1, intact + 23, intact + 24, intact + 29, whole - 1}) {
-    std::filesystem::resize_file(here.file(), length);
-    ddpp::file_store reader(here.file(), 20s);
+    std::filesystem::resize_file(here.file("store"), length);
+    ddpp::file_store reader(here.file("store"), 20s);
     CHECK(reader.get("whole") == "value");
     CHECK_FALSE(reader.check({"torn"}));
   }
-  std::ofstream(here.file(), std::ios::app) << std::string(500, '\xee');
-  ddpp::file_store writer(here.file(), 20s);
+  std::ofstream(here.file("store"), std::ios::app) << std::string(500, '\xee');
+  ddpp::file_store writer(here.file("store"), 20s);
   writer.set("after", "the tear");
-  CHECK(ddpp::file_store(here.file()).multi_get({"whole", "after"}) == strings{"value", "the tear"});
-  CHECK(std::filesystem::file_size(here.file()) < whole);
+  CHECK(ddpp::file_store(here.file("store")).multi_get({"whole", "after"}) == strings{"value", "the tear"});
+  CHECK(std::filesystem::file_size(here.file("store")) < whole);
 }
 
 TEST_CASE("file_store: killed writers, at any moment, take nothing with them but their last change") {
   const scratch_directory here;
-  ddpp::file_store store(here.file(), 20s);
+  ddpp::file_store store(here.file("store"), 20s);
   for (int round = 0; round < 20; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
-      ddpp::file_store mine(here.file(), 20s);
+      ddpp::file_store mine(here.file("store"), 20s);
       for (;;) {
         mine.append("letters", std::string(5000, 'x'));
         mine.add("count", 1);
@@ -351,22 +315,22 @@ TEST_CASE("file_store: killed writers, at any moment, take nothing with them but
 TEST_CASE("file_store: nobody waits for a process that died with the file open") {
   const scratch_directory here;
   CHECK(in_child([&] {
-          ddpp::file_store mine(here.file());
+          ddpp::file_store mine(here.file("store"));
           mine.set("from", "the dead");
           return ::raise(SIGKILL);
         }) == 256 + SIGKILL);
-  CHECK(std::filesystem::exists(here.file()));  // its contents outlive it
+  CHECK(std::filesystem::exists(here.file("store")));  // its contents outlive it
   {
-    ddpp::file_store store(here.file(), 20s);
+    ddpp::file_store store(here.file("store"), 20s);
     CHECK(store.get("from") == "the dead");
   }
-  CHECK_FALSE(std::filesystem::exists(here.file()));
+  CHECK_FALSE(std::filesystem::exists(here.file("store")));
 }
 
 TEST_CASE("file_store: whoever keeps the file locked costs the others their timeout, not more") {
   const scratch_directory here;
-  ddpp::file_store store(here.file(), 50ms);
-  const int fd = ::open(here.file().c_str(), O_RDWR | O_CLOEXEC);
+  ddpp::file_store store(here.file("store"), 50ms);
+  const int fd = ::open(here.file("store").c_str(), O_RDWR | O_CLOEXEC);
   struct flock everything {};
   everything.l_type = F_WRLCK;
   everything.l_start = off_t{1} << 62;
@@ -380,7 +344,7 @@ TEST_CASE("file_store: whoever keeps the file locked costs the others their time
 TEST_CASE("file_store: works in forked children, who open the file themselves") {
   const scratch_directory here;
   {
-    ddpp::file_store store(here.file(), 20s);
+    ddpp::file_store store(here.file("store"), 20s);
     store.set("before", "fork");
     CHECK(in_child([&] {
             const bool seen = store.get("before") == "fork";
@@ -389,11 +353,11 @@ TEST_CASE("file_store: works in forked children, who open the file themselves") 
             return seen ? 0 : 1;
           }) == 0);
     CHECK(store.get("child") == "was here");
-    CHECK(std::filesystem::exists(here.file()));
+    CHECK(std::filesystem::exists(here.file("store")));
     CHECK(in_child([&] { return store.~file_store(), 0; }) == 0);  // never used there
-    CHECK(std::filesystem::exists(here.file()));
+    CHECK(std::filesystem::exists(here.file("store")));
   }
-  CHECK_FALSE(std::filesystem::exists(here.file()));
+  CHECK_FALSE(std::filesystem::exists(here.file("store")));
 }
 
 TEST_CASE("file_store: refuses what is not its own") {
@@ -433,13 +397,13 @@ TEST_CASE("file_store: a full file system is an error that names the file, and t
   const scratch_directory here;
   CHECK(in_child([&] {
           ::signal(SIGXFSZ, SIG_IGN);
-          ddpp::file_store store(here.file(), 5s);
+          ddpp::file_store store(here.file("store"), 5s);
           store.set("small", "value");
           const rlimit limit{100'000, 100'000};
           ::setrlimit(RLIMIT_FSIZE, &limit);
           const std::string text =
               text_of<ddpp::resource_error>([&] { store.set("large", std::string(200'000, 'l')); });
-          if (!says(text, here.file())) return 1;
+          if (!says(text, here.file("store"))) return 1;
           store.set("after", "it");
           return store.multi_get({"small", "after"}) == strings{"value", "it"} && !store.check({"large"}) ? 0
                                                                                                           : 2;

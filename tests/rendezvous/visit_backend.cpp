@@ -13,6 +13,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "../support/process.hpp"
+
+using support::open_descriptors;
 namespace {
 
 class counting_shm : public ddpp::shm {
@@ -26,11 +29,6 @@ void add_up(C& comm, int size) {
   std::vector<int> x(10, comm.rank());
   ddpp::all_reduce(comm, x);
   if (comm.size() != size || x[9] != size * (size - 1) / 2) throw std::logic_error("wrong sum");
-}
-
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator begin("/proc/self/fd"), end;
-  return static_cast<std::size_t>(std::distance(begin, end));
 }
 
 }  // namespace
