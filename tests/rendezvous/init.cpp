@@ -25,6 +25,7 @@
 
 using support::says;
 using support::text_of;
+
 using namespace std::chrono_literals;
 using ddpp::detail::come_together;
 using variables = std::initializer_list<std::pair<const char*, const char*>>;

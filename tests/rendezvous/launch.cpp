@@ -19,6 +19,7 @@
 #include "../support/process.hpp"
 
 using support::says;
+
 using namespace std::chrono_literals;
 
 namespace {

@@ -32,6 +32,7 @@ using support::in_child;
 using support::open_descriptors;
 using support::running_threads;
 using support::says;
+
 using namespace std::chrono_literals;
 
 namespace {

@@ -31,6 +31,7 @@ using support::in_child;
 using support::says;
 using support::scratch_directory;
 using support::text_of;
+
 using namespace std::chrono_literals;
 using strings = std::vector<std::string>;
 

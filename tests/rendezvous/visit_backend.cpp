@@ -16,6 +16,7 @@
 #include "../support/process.hpp"
 
 using support::open_descriptors;
+
 namespace {
 
 class counting_shm : public ddpp::shm {
