@@ -19,6 +19,8 @@
 #include <signal.h>
 #include <span>
 #include <string>
+#include <sys/resource.h>
+#include <sys/time.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -458,3 +460,83 @@ TEST_CASE("tcp: a rank that waits sleeps, and so do the control threads") {
     }
   });
 }
+
+TEST_CASE("tcp: a peer that talks nonsense on its connection is as good as lost, whatever it says") {
+  using namespace ddpp::detail;
+  for (int kind = 0; kind < 4; ++kind) {
+    const auto store = std::make_shared<ddpp::hash_store>();
+    std::vector<std::thread> threads;
+    std::atomic<int> right{0};
+    std::atomic<bool> over{false};
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        tcp t(bootstrap_of(rank, 2, store), {});
+        if (rank == 1) {
+          while (!over) std::this_thread::sleep_for(1ms);
+          return;
+        }
+        const std::string published = store->get("tcp/0");
+        const group_id group = group_id_from(std::string_view(published).substr(0, published.find(' ')));
+        const descriptor liar =
+            connect_and_prove("127.0.0.1", port_of_rank_0(*store), {}, {purpose::data, group, 1, 0}, soon());
+        frame_header header;
+        header.tag = 3;
+        header.bytes = 100;
+        if (kind == 0) header.kind = static_cast<frame_kind>(0x12345678);
+        if (kind == 1) header.bytes = ~std::uint64_t{0};
+        if (kind == 2) header.bytes = std::uint64_t{1} << 40;  // more than was asked for
+        send_all(liar.get(), std::as_bytes(std::span(&header, 1)), soon());
+        if (kind == 3)
+          send_all(liar.get(), std::as_bytes(std::span(&header, 1)), soon());  // cut off in the middle
+        if (kind == 3) ::shutdown(liar.get(), SHUT_RDWR);
+        const ddpp::failure cause = cause_of([&] { receive(t, 100, 1, 3); });
+        if (cause.kind == (kind == 2 ? ddpp::failure_kind::mismatch : ddpp::failure_kind::peer_lost)) ++right;
+        over = true;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(right == 1);
+  }
+}
+
+TEST_CASE("tcp: a timer that interrupts every system call changes nothing") {
+  const scratch_directory directory;
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 3; ++rank) {
+    children.push_back(fork_child([&] {
+      struct sigaction action {};
+      action.sa_handler = [](int) {};
+      ::sigaction(SIGALRM, &action, nullptr);  // no SA_RESTART
+      itimerval every{};
+      every.it_interval.tv_usec = every.it_value.tv_usec = 1000;
+      ::setitimer(ITIMER_REAL, &every, nullptr);
+      tcp t(bootstrap_of(rank, 3, store_in(directory)), {});
+      for (int i = 0; i < 20; ++i) {
+        std::vector<std::byte> out(1'000'000, std::byte(i)), in(1'000'000);
+        auto sending = t.isend(out, (rank + 1) % 3, 0);
+        t.irecv(in, (rank + 2) % 3, 0).wait(soon());
+        sending.wait(soon());
+        EXPECT(in.back() == std::byte(i));
+      }
+      meet(t);
+    }));
+  }
+  for (const pid_t child : children) CHECK(status_of(child) == 0);
+}
+
+#ifndef __SANITIZE_ADDRESS__  // the sanitizers need descriptors of their own to look at an exception's type
+TEST_CASE("tcp: no descriptor left for a connection is an error that says so, on all ranks") {
+  support::as_processes<tcp>::run(2, [](tcp& t) {
+    if (t.rank() == 0) {
+      const rlimit none{3, 3};
+      ::setrlimit(RLIMIT_NOFILE, &none);
+    }
+    const ddpp::failure cause = cause_of([&] {
+      if (t.rank() == 0) send(t, 1, 1, 0);
+      receive(t, 1, 1 - t.rank(), 7);
+    });
+    EXPECT(cause.kind == ddpp::failure_kind::revoked && cause.rank == 0);
+    EXPECT(contains(cause.text, "descriptors"));
+  });
+}
+#endif

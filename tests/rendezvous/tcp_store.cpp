@@ -284,3 +284,22 @@ TEST_CASE("tcp_store: listen, fork, serve later") {
   }
   CHECK(status == 0);
 }
+
+TEST_CASE("tcp_store: a client that has proven itself and talks nonsense loses its connection, no more") {
+  using namespace ddpp::detail;
+  tcp_store server("127.0.0.1", 0, tcp_store::server, {.timeout = 20s, .secret = "s"});
+  server.set("key", "value");
+  const auto until = std::chrono::steady_clock::now() + 60s;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const descriptor fd = connect_and_prove("127.0.0.1", server.port(), {"s"}, {}, until);
+    store_wire::header head{seed % 20, seed % 7, seed % 3 == 0 ? ~std::uint64_t{0} : seed % 100};
+    std::string bytes(reinterpret_cast<const char*>(&head), sizeof(head));
+    for (unsigned i = 0; i < seed % 100; ++i) bytes += static_cast<char>((i * 7919 + seed * 104729) >> 3);
+    send_all(fd.get(), std::as_bytes(std::span(bytes)), until);
+    ::shutdown(fd.get(), SHUT_WR);
+    std::byte answer{};
+    while (receive_all(fd.get(), std::span(&answer, 1), until) == transfer::done) {
+    }
+  }
+  CHECK(server.get("key") == "value");
+}
