@@ -609,24 +609,28 @@ TEST_CASE("what a rank sent before it left is still received") {
 }
 
 TEST_CASE("a peer that has left fails only those who need it") {
-  ranks::run(4, [](transport& t) {
-    if (t.rank() == 3) return;
-    const int to = (t.rank() + 1) % 3, from = (t.rank() + 2) % 3;
-    for (int i = 0; i < 300; ++i) {
-      const bytes data = pattern(100, i);
-      auto sending = t.isend(data, to, 0);
-      EXPECT(receive(t, 100, from, 0) == pattern(100, i));
-      sending.wait(soon());
-    }
-    EXPECT(!t.failed());
-    const ddpp::failure cause = cause_of([&] {
-      if (t.rank() == 0) {
-        for (;;) send(t, bytes(1'000'000), 3, 0);
+  for (const bool by_sending : {true, false}) {
+    ranks::run(4, [=](transport& t) {
+      if (t.rank() == 3) return;
+      const int to = (t.rank() + 1) % 3, from = (t.rank() + 2) % 3;
+      for (int i = 0; i < 300; ++i) {
+        const bytes data = pattern(100, i);
+        auto sending = t.isend(data, to, 0);
+        EXPECT(receive(t, 100, from, 0) == pattern(100, i));
+        sending.wait(soon());
       }
-      receive(t, 1, t.rank() == 1 ? 3 : 0, 0);
+      if (t.rank() != 0) t.isend({}, 0, 1).wait(soon());
+      const ddpp::failure cause = cause_of([&] {
+        if (t.rank() != 0) receive(t, 1, 0, 2);
+        receive(t, 0, 1, 1);
+        receive(t, 0, 2, 1);
+        EXPECT(!t.failed());
+        while (by_sending) send(t, bytes(1'000'000), 3, 0);
+        receive(t, 1, 3, 0);
+      });
+      EXPECT(cause.kind == ddpp::failure_kind::peer_lost && cause.rank == 3);
     });
-    EXPECT(cause.kind == ddpp::failure_kind::peer_lost && cause.rank == 3);
-  });
+  }
 }
 
 TEST_CASE("sends that are dropped half-way in both directions keep nobody from leaving") {

@@ -381,7 +381,6 @@ TEST_CASE("interrupted system calls are not failures") {
 
 TEST_CASE("a failure is known without waiting") {
   support::as_threads<shm>::run(2, [](shm& t) {
-    meet(t);
     if (t.rank() == 0) t.abort({ddpp::failure_kind::revoked, 0, "enough"});
     while (!t.failed()) std::this_thread::yield();
     EXPECT(t.cause().text == "enough");
