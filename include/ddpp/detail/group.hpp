@@ -8,6 +8,7 @@
 #pragma once
 
 #include <ddpp/concepts.hpp>
+#include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/exception_text.hpp>
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/error.hpp>
@@ -76,7 +77,7 @@ class group {
   const bootstrap& origin() const noexcept { return boot_; }
   const typename T::options& options() const noexcept { return options_; }
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
-  deadline deadline_from_now() const noexcept { return std::chrono::steady_clock::now() + timeout_; }
+  deadline deadline_from_now() const noexcept { return deadline_after(timeout_); }
 
   /// Runs `script(script_scope&)` as the next collective and returns when it is done.
   template <class Script>
