@@ -95,12 +95,7 @@ class state_board {
   std::array<std::atomic<std::uint64_t>, sizeof(fingerprint) / 8 + 1> words_{};
 };
 
-enum class fabric_presence : std::uint32_t {
-  absent,
-  here,
-  closing,  ///< it receives no more, but may still send the rest of what it has begun
-  left
-};
+enum class fabric_presence : std::uint32_t { absent, here, left };
 
 /// What a parked rank wants to be woken for: bits of `parked`.
 inline constexpr std::uint32_t wake_for_messages = 1;

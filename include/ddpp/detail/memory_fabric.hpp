@@ -65,7 +65,6 @@ class memory_link final : public message_link {
           state.is = rank_state::presence::left;
           break;
         case fabric_presence::here:
-        case fabric_presence::closing:
           state.is = has_died(rank) ? rank_state::presence::lost : rank_state::presence::here;
           break;
       }
@@ -83,7 +82,7 @@ class memory_link final : public message_link {
   }
 
   void push(message_engine& engine, int peer) override {
-    if (has_stopped_receiving(peer)) return;
+    if (has_left(peer)) return;
     while (operation* const op = engine.next_send(peer)) {
       if (!push_piece(engine, peer, *op)) {
         // A leader that parked before there was anything to send does not ask for room yet.
@@ -151,13 +150,6 @@ class memory_link final : public message_link {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-
-  void stop_receiving() override {
-    mine_.presence.store(fabric_presence::closing, std::memory_order_seq_cst);
-    wake_everyone();
-  }
-
-  bool has_stopped_receiving(int peer) override { return presence_of(peer) >= fabric_presence::closing; }
 
   bool has_left(int peer) override { return presence_of(peer) == fabric_presence::left; }
 
@@ -299,10 +291,7 @@ class memory_link final : public message_link {
   }
 
   bool has_died(int rank) const {
-    const auto is_there = [&] {
-      const fabric_presence presence = presence_of(rank);
-      return presence == fabric_presence::here || presence == fabric_presence::closing;
-    };
+    const auto is_there = [&] { return presence_of(rank) == fabric_presence::here; };
     return rank != rank_ && is_there() && !memory_.exists(rank) && is_there();
   }
 

@@ -111,11 +111,6 @@ class message_link {
   /// Called WITHOUT the mutex: sooner or later calls engine.abort() with the table of who called what.
   virtual void investigate(message_engine& engine, const suspicion& found) = 0;
 
-  /// This rank will not receive any more, and is about to leave: what is still to be sent to it may be
-  /// dropped.
-  virtual void stop_receiving() {}
-  /// Has the peer said so, or left?
-  virtual bool has_stopped_receiving(int peer) { return has_left(peer); }
   /// Has the peer left in good order? Once true, a poll sees all that it sent before.
   virtual bool has_left(int peer) = 0;
   /// Only asked once it has left: has all that it sent been taken?
@@ -249,7 +244,7 @@ class message_engine {
 
   // For links, under the mutex.
 
-  /// Peers with queued sends; with posted receives or messages half-received.
+  /// Peers with queued sends; peers from which messages are wanted, or half-received.
   const peer_set& senders() const noexcept { return senders_; }
   const peer_set& receivers() const noexcept { return receivers_; }
 
@@ -471,7 +466,7 @@ class message_engine {
   }
 
   void update_receivers(int peer) noexcept {
-    if (peer != rank_) receivers_.set(peer, !at(peer).posted.empty() || at(peer).receiving);
+    if (peer != rank_) receivers_.set(peer, closing_ || !at(peer).posted.empty() || at(peer).receiving);
   }
 
   // Takes back an operation whose request is destroyed.
@@ -698,9 +693,8 @@ class message_engine {
 
   // Fails the group if `op` waits for one who has left.
   void check_not_in_vain(operation& op) {
-    if (op.peer == rank_) return;
+    if (op.peer == rank_ || !link_.has_left(op.peer)) return;
     const bool sending = op.what == operation::kind::send;
-    if (!(sending ? link_.has_stopped_receiving(op.peer) : link_.has_left(op.peer))) return;
     poll();  // all that it sent before is to be seen now
     if (op.done.load(std::memory_order_relaxed) || failed()) return;
     if (sending || (!at(op.peer).stopped && link_.is_dry(op.peer))) {
@@ -751,6 +745,7 @@ class message_engine {
   staging_pool buffers_;
   fingerprint current_ = {};
   bool inside_ = false;
+  bool closing_ = false;        // what comes is dropped
   std::uint64_t progress_ = 0;  // grows with every piece that has moved
   std::optional<suspicion> suspicion_;
   failure cause_;  // written before `failed_`, never after
@@ -771,6 +766,10 @@ class message_engine {
 inline bool message_engine::begin_message(int peer, const arrival& message) {
   peer_state& from = at(peer);
   if (from.stopped) return false;
+  if (closing_) {
+    start_message(peer, nullptr, message.bytes);
+    return true;
+  }
   if (operation* const receive = find_posted(peer, message.tag); receive != nullptr) {
     if (!fits(peer, *receive, message)) return false;
     from.posted.remove(*receive);
@@ -862,12 +861,14 @@ inline void message_engine::stop_background() {
 inline void message_engine::close(deadline until) {
   stop_background();
   std::unique_lock lock(mutex_);
-  link_.stop_receiving();
+  // What comes now is for nobody; but a peer that closes as well may have to get rid of it before it can go.
+  closing_ = true;
+  for (int peer = 0; peer < size(); ++peer) update_receivers(peer);
   const auto finished = [&] { return senders_.empty() || failed(); };
   for (;;) {
     poll();
     senders_.for_each([&](int peer) {
-      if (!link_.has_stopped_receiving(peer)) return;
+      if (!link_.has_left(peer)) return;
       while (operation* const op = at(peer).sends.front()) sent(*op, op->bytes - op->moved);
     });
     if (finished() || std::chrono::steady_clock::now() >= until) return;
