@@ -331,6 +331,25 @@ TEST_CASE("tcp: ranks that leave one after the other, in any order") {
   }
 }
 
+TEST_CASE("tcp: what was sent arrives though the sender left with mail unread") {
+  support::as_processes<tcp>::run(2, [](tcp& t) {
+    constexpr std::size_t size = 300'000;
+    if (t.rank() == 0) {
+      receive(t, 1, 1, 1);
+      const std::vector<std::byte> data(size, std::byte{7});
+      t.isend(data, 1, 0).wait(soon());
+    } else {
+      send(t, 1, 0, 1);
+      const std::vector<std::byte> unwanted(100);
+      t.isend(unwanted, 0, 2).wait(soon());
+      std::this_thread::sleep_for(100ms);
+      std::vector<std::byte> in(size);
+      t.irecv(in, 0, 0).wait(soon());
+      EXPECT(in.back() == std::byte{7});
+    }
+  });
+}
+
 TEST_CASE("tcp: strangers at the door change nothing") {
   const auto store = std::make_shared<ddpp::hash_store>();
   std::atomic<bool> stop{false};

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: BSL-1.0
 // The handshake refuses everyone who does not know the secret, whatever they say or replay, and costs little.
 #include <ddpp/detail/handshake.hpp>
+#include <ddpp/detail/secret.hpp>
 #include <ddpp/detail/tcp_listener.hpp>
 
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <doctest/doctest.h>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 using namespace ddpp::detail;
@@ -208,6 +212,48 @@ TEST_CASE("garbage is refused, silence stalls nobody, and neither costs more tha
   }
   CHECK(connect_and_prove("127.0.0.1", server.port(), known, rank_one, soon()));
   CHECK(server.has_welcomed(2));
+}
+
+TEST_CASE("the secret comes from the environment, else from a file, else is made once") {
+  const std::string path = "/tmp/ddpp-test-secret-" + std::to_string(::getpid());
+  std::ofstream(path) << "from the file\n";
+  ::unsetenv("DDPP_SECRET");
+  ::unsetenv("DDPP_SECRET_FILE");
+  CHECK(job_secret().empty());
+  ::setenv("DDPP_SECRET_FILE", path.c_str(), 1);
+  CHECK(job_secret() == "from the file");
+  CHECK(ensure_job_secret() == "from the file");
+  ::setenv("DDPP_SECRET", "from the environment", 1);
+  CHECK(job_secret() == "from the environment");
+  ::unsetenv("DDPP_SECRET");
+  ::unlink(path.c_str());
+  CHECK_THROWS_AS(job_secret(), ddpp::authentication_error);
+  ::unsetenv("DDPP_SECRET_FILE");
+  const ddpp::secret made = ensure_job_secret();
+  CHECK(made.size() == 64);
+  CHECK(job_secret() == made);
+  CHECK(ensure_job_secret() == made);
+  ::unsetenv("DDPP_SECRET");
+  CHECK(ensure_job_secret() != made);
+  ::unsetenv("DDPP_SECRET");
+}
+
+TEST_CASE("a name with several addresses is tried in full, and IPv6 is as good as IPv4") {
+  const credentials known{"s"};
+  served_listener server(known);  // on 127.0.0.1 only; localhost may be ::1 first
+  CHECK(connect_and_prove("localhost", server.port(), known, rank_one, soon()));
+  std::string tried;
+  if (!resolve("::1", 0, tried).empty()) {
+    try {
+      const descriptor fd = listen_on("::1", 0);
+      const address local = address::local_of(fd.get());
+      CHECK(local.text() == "[::1]:" + std::to_string(local.port()));
+      const descriptor client = connect_to("::1", local.port(), soon());
+      CHECK(stays_on_this_host(client.get()));
+    } catch (const ddpp::init_error& e) {  // a system without IPv6
+      CHECK(std::string(e.what()).find("[::1]:0") != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("listeners bind the address that was named, never all") {

@@ -425,8 +425,6 @@ inline void tcp_control::wait_for_something() {
   entries_.assign({{wake_.get(), POLLIN, 0}});
   listener_->add_to(entries_);
   deadline due = std::min({listener_->next_due(), rule_alone_at_, goodbye_until_});
-  if (hub_) entries_.push_back(hub_->entry());
-  for (const auto& [member, channel] : members_) entries_.push_back(channel.entry());
   for (const auto& attempt : attempts_) {
     attempt.connector.add_to(entries_);
     due = std::min(due, attempt.connector.next_due());
@@ -438,7 +436,13 @@ inline void tcp_control::wait_for_something() {
       if (each.own()) due = std::min(due, each.sent ? each.until : each.begin);
     }
   }
-  ::poll(entries_.data(), entries_.size(), poll_timeout(due));
+  const std::size_t channels = entries_.size();
+  if (hub_) entries_.push_back(hub_->entry());
+  for (const auto& [member, channel] : members_) entries_.push_back(channel.entry());
+  if (::poll(entries_.data(), entries_.size(), poll_timeout(due)) < 0) return;
+  auto entry = entries_.cbegin() + static_cast<std::ptrdiff_t>(channels);
+  if (hub_) hub_->note(*entry++);
+  for (auto& [member, channel] : members_) channel.note(*entry++);
 }
 
 inline void tcp_control::take_orders() {
@@ -498,6 +502,10 @@ inline bool tcp_control::goodbye_is_done() {
 inline void tcp_control::serve_members() {
   for (auto each = members_.begin(); each != members_.end();) {
     const int member = each->first;
+    if (!each->second.is_ready() && is_here(member)) {
+      ++each;
+      continue;
+    }
     each->second.flush();
     const bool open = each->second.receive([&](const message& m) { take_from_member(member, m); });
     const bool keep = open && is_here(member);
@@ -507,7 +515,7 @@ inline void tcp_control::serve_members() {
 }
 
 inline void tcp_control::serve_hub() {
-  if (!hub_) return;
+  if (!hub_ || !hub_->is_ready()) return;
   hub_->flush();
   const bool open = hub_->receive([&](const message& m) { take_from_hub(m); });
   if (!open) hub_is_gone();
@@ -758,6 +766,11 @@ inline void tcp_control::rule(const failure& cause) {
     if (ruling_) ruling = *ruling_;  // a caller of spread() went ahead alone
     ruling_ = ruling;
     changed_.notify_all();
+  }
+  if (ruling.kind == failure_kind::peer_lost && ruling.rank >= 0 && ruling.rank < size_ &&
+      ruling.rank != rank_) {
+    auto expected = presence::here;
+    at(ruling.rank).compare_exchange_strong(expected, presence::lost);
   }
   tell_members(failure_message(ruling));
   events_->failed(ruling);

@@ -138,14 +138,16 @@ class control_channel {
     }
   }
 
-  bool all_sent() const noexcept { return out_.empty(); }
-  int get() const noexcept { return socket_.get(); }
+  /// Whether there was something to do when last polled.
+  bool is_ready() const noexcept { return ready_; }
+  void note(const pollfd& polled) noexcept { ready_ = polled.revents != 0; }
   pollfd entry() const noexcept {
     return {socket_.get(), static_cast<short>(out_.empty() ? POLLIN : POLLIN | POLLOUT), 0};
   }
 
  private:
   descriptor socket_;
+  bool ready_ = true;
   std::string in_, out_;
 };
 

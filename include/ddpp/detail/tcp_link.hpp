@@ -51,15 +51,24 @@ class tcp_link final : public message_link {
     ring();
   }
 
-  /// Tells all peers, as far as their sockets take it at once, that nothing more will come. Under the mutex.
+  /// Tells all peers, as far as their sockets take it at once, that nothing more will come. What they sent
+  /// and nobody wanted is thrown away: a socket closed with something unread would take back what was sent.
+  /// Under the mutex.
   void say_goodbye(const message_engine& engine) {
     frame_header header;
     header.kind = frame_kind::goodbye;
     for (std::size_t peer = 0; peer < connections_.size(); ++peer) {
       const auto& each = connections_[peer];
-      if (!each || !each->socket || engine.senders().contains(static_cast<int>(peer))) continue;
-      while (::send(each->socket.get(), &header, sizeof(header), MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
-             errno == EINTR) {
+      if (!each || !each->socket) continue;
+      const int fd = each->socket.get();
+      if (!engine.senders().contains(static_cast<int>(peer))) {
+        while (::send(fd, &header, sizeof(header), MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EINTR) {
+        }
+      }
+      ::shutdown(fd, SHUT_WR);
+      for (int i = 0; i < most_discarded; ++i) {
+        const ssize_t got = ::recv(fd, buffer_.data(), buffer_bytes, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EINTR)) break;
       }
     }
   }
@@ -167,6 +176,7 @@ class tcp_link final : public message_link {
   /// From so many missing bytes on a message is read to where it belongs.
   static constexpr std::size_t direct_from = std::size_t{16} << 10;
   static constexpr int most_reads = 16;
+  static constexpr int most_discarded = 256;
   static constexpr std::chrono::milliseconds first_patience{300}, longest_patience{10'000};
 
   connection* at(int peer) const noexcept { return connections_[static_cast<std::size_t>(peer)].get(); }
