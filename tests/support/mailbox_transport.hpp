@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// The least that a transport can be: threads that leave copies of messages in each other's mailboxes. It has none of
-// the optional capabilities, so it shows that the library needs none.
+// The least that a transport can be: threads that leave copies of messages in each other's mailboxes. It has
+// none of the optional capabilities, so it shows that the library needs none.
 #pragma once
 
 #include <ddpp/concepts.hpp>
@@ -49,7 +49,8 @@ class mailbox_transport {
       std::unique_lock lock(office_->mutex);
       while (!take()) {
         if (office_->failed) throw ddpp::group_failed(*office_->failed);
-        if (office_->changed.wait_until(lock, until) == std::cv_status::timeout && !take()) throw ddpp::deadline_passed();
+        if (office_->changed.wait_until(lock, until) == std::cv_status::timeout && !take())
+          throw ddpp::deadline_passed();
       }
     }
 
