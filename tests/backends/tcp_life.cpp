@@ -350,6 +350,22 @@ TEST_CASE("tcp: what was sent arrives though the sender left with mail unread") 
   });
 }
 
+TEST_CASE("tcp: who left after another collective has differed, not just left") {
+  for (const bool connected : {true, false}) {
+    support::as_processes<tcp>::run(2, [=](tcp& t) {
+      if (connected) meet(t);
+      ddpp::fingerprint print;
+      print.sequence = 5;
+      print.op = t.rank() == 0 ? ddpp::collective::barrier : ddpp::collective::broadcast;
+      t.enter(print);
+      if (t.rank() == 0) return;
+      const ddpp::failure cause = cause_of([&] { receive(t, 1, 0, -1); });
+      EXPECT(cause.kind == ddpp::failure_kind::mismatch);
+      EXPECT(contains(cause.text, "barrier #5") && contains(cause.text, "broadcast #5"));
+    });
+  }
+}
+
 TEST_CASE("tcp: strangers at the door change nothing") {
   const auto store = std::make_shared<ddpp::hash_store>();
   std::atomic<bool> stop{false};

@@ -93,6 +93,12 @@ class tcp_control {
   bool has_left(int peer) const noexcept {
     return at(peer).load(std::memory_order_acquire) == presence::left;
   }
+  /// The collective that a peer was in when it left, if it has and was in one.
+  std::optional<fingerprint> last_words(int peer) {
+    const std::lock_guard lock(mutex_);
+    const auto found = last_words_.find(peer);
+    return found == last_words_.end() ? std::nullopt : std::optional(found->second);
+  }
   void want_connection(int peer) {
     order([&] { wanted_.push_back(peer); });
   }
@@ -144,7 +150,7 @@ class tcp_control {
   using message = control_wire::message;
 
   static constexpr milliseconds goodbye_delay{500};
-  static constexpr milliseconds ruling_delay{500};
+  static constexpr milliseconds ruling_delay{2'000};
   static constexpr milliseconds survey_time{1'000};
   static constexpr milliseconds repetition_pause{20};
   static constexpr int most_repetitions = 8;
@@ -215,7 +221,7 @@ class tcp_control {
   admission judge(const introduction& who);
   void welcome(descriptor socket, const introduction& who);
 
-  void leaves(int peer);
+  void leaves(int peer, const std::string& last_words);
   void hub_is_gone();
   void choose_hub();
 
@@ -244,6 +250,13 @@ class tcp_control {
   bool has_ruled() {
     const std::lock_guard lock(mutex_);
     return ruled_;
+  }
+
+  std::string goodbye_message() const {
+    const fingerprint last = events_->own_state().last;
+    std::string body;
+    if (last.sequence != 0) body.assign(reinterpret_cast<const char*>(&last), sizeof(last));
+    return encode({kind::left, rank_, 0, std::move(body)});
   }
 
   static std::string failure_message(const failure& cause) {
@@ -322,6 +335,7 @@ class tcp_control {
   std::vector<mismatch> found_mismatches_;
   std::list<survey> surveys_;
   std::uint64_t last_survey_ = 0;
+  std::map<int, fingerprint> last_words_;
   std::string gave_up_;  // who did while the group came together
 
   std::unique_ptr<joining_thread> thread_;
@@ -485,7 +499,7 @@ inline void tcp_control::take_orders() {
   }
   if (stopping && !said_goodbye_ && (hub_ || hub_rank_ == rank_ || hub_rank_ == -1)) {
     said_goodbye_ = true;
-    const std::string goodbye = encode({kind::left, rank_});
+    const std::string goodbye = goodbye_message();
     if (hub_) hub_->send(goodbye);
     tell_members(goodbye);
   }
@@ -629,7 +643,7 @@ inline void tcp_control::welcome(descriptor socket, const introduction& who) {
     return;
   }
   control_channel& channel = members_.emplace(who.from, control_channel(std::move(socket))).first->second;
-  if (said_goodbye_) channel.send(encode({kind::left, rank_}));
+  if (said_goodbye_) channel.send(goodbye_message());
 }
 
 inline void tcp_control::take_from_member(int member, const message& m) {
@@ -637,8 +651,8 @@ inline void tcp_control::take_from_member(int member, const message& m) {
     case kind::endpoint:
       return take_endpoint(member, m.body);
     case kind::left:
-      leaves(member);
-      return tell_members(encode({kind::left, member}), member);
+      leaves(member, m.body);
+      return tell_members(encode({kind::left, member, 0, m.body}), member);
     case kind::failed:
       return rule(failure_of(m));
     case kind::ask:
@@ -674,7 +688,7 @@ inline void tcp_control::take_from_hub(const message& m) {
     case kind::endpoints:
       return take_endpoints(m.body);
     case kind::left:
-      if (m.rank >= 0 && m.rank < size_) leaves(m.rank);
+      if (m.rank >= 0 && m.rank < size_) leaves(m.rank, m.body);
       return;
     case kind::failed:
       return rule(failure_of(m));
@@ -730,10 +744,14 @@ inline void tcp_control::take_endpoints(const std::string& lines) {
   changed_.notify_all();
 }
 
-inline void tcp_control::leaves(int peer) {
-  at(peer).store(presence::left, std::memory_order_release);
+inline void tcp_control::leaves(int peer, const std::string& last_words) {
   {
     const std::lock_guard lock(mutex_);
+    at(peer).store(presence::left, std::memory_order_release);
+    if (fingerprint last; last_words.size() == sizeof(last)) {
+      std::memcpy(&last, last_words.data(), sizeof(last));
+      last_words_[peer] = last;
+    }
     if (!together_ && gave_up_.empty()) {
       gave_up_ = "rank " + std::to_string(peer) + " gave up while the group came together";
     }
@@ -838,6 +856,7 @@ inline void tcp_control::finish_own_survey(survey done) {
     table[places(rank_)].last = found.mine;
     rank_state& other = table[places(found.peer)];
     if (other.last.sequence <= found.theirs.sequence) other.last = found.theirs;
+    other.is = presence::here;  // or was: what it called is what matters
     return propose(describe_mismatch(table));
   }
   for (const rank_state& a : table) {

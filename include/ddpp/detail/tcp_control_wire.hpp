@@ -20,7 +20,7 @@ namespace control_wire {
 enum class kind : std::uint8_t {
   endpoint = 1,  ///< to the hub: where `rank` listens (body)
   endpoints,     ///< to all: where everyone listens (body: a line each)
-  left,          ///< `rank` has left in good order
+  left,          ///< `rank` has left in good order. Body: the fingerprint of its last collective, if any
   failed,        ///< to the hub: a proposal; to all: its ruling. `number`: the failure_kind, body: the text
   ask,           ///< `rank` wants to know where everyone stands, for its survey `number`
   state,         ///< where `rank` stands (body: standing), for the survey `number` of standing.asker

@@ -18,7 +18,7 @@ struct frame_header {
   frame_kind kind = frame_kind::message;
   std::int32_t tag = 0;
   std::uint64_t bytes = 0;
-  fingerprint print = {};
+  fingerprint print = {};  ///< the message's, or in a goodbye the last collective's
   std::uint64_t reserved = 0;
 };
 static_assert(sizeof(frame_header) == 64 && std::is_trivially_copyable_v<frame_header>);

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <sys/uio.h>
@@ -54,9 +55,10 @@ class tcp_link final : public message_link {
   /// Tells all peers, as far as their sockets take it at once, that nothing more will come. What they sent
   /// and nobody wanted is thrown away: a socket closed with something unread would take back what was sent.
   /// Under the mutex.
-  void say_goodbye(const message_engine& engine) {
+  void say_goodbye(const message_engine& engine, const fingerprint& last) {
     frame_header header;
     header.kind = frame_kind::goodbye;
+    header.print = last;
     for (std::size_t peer = 0; peer < connections_.size(); ++peer) {
       const auto& each = connections_[peer];
       if (!each || !each->socket) continue;
@@ -150,6 +152,10 @@ class tcp_link final : public message_link {
   bool is_dry(int peer) override {
     const connection* const each = at(peer);
     return each == nullptr || each->is_dry();
+  }
+  std::optional<fingerprint> last_known(int peer) override {
+    const connection* const each = at(peer);
+    return each != nullptr && each->said_goodbye ? each->in.print : control_.last_words(peer);
   }
   void take_back(int, int) noexcept override {}
 

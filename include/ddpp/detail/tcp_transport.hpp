@@ -83,7 +83,8 @@ class tcp_transport {
     // What was sent is in the kernel, which delivers it after us; only sends dropped half-way need time.
     ~core() override {
       engine.close(deadline_after(timeout));
-      engine.locked([&] { link.say_goodbye(engine); });
+      const fingerprint last = engine.state().last;
+      engine.locked([&] { link.say_goodbye(engine, last); });
       control.stop();
     }
 
