@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSL-1.0
-# The first example builds and runs in each way that a user may take: the bare headers, pkg-config after an
+# The first example is README.md's, and builds and runs in each way that a user may take: the bare headers, pkg-config after an
 # installation, and as a Meson subproject (which then brings no targets and no flags of ours).
 # usage: check_packaging.sh SOURCE_DIR COMPILER
 set -uo pipefail
@@ -47,6 +47,9 @@ END
   ! grep -q -e '"name": "ddpp-perf"' -e Wconversion "$project/build/compile_commands.json" && works "$project/build/first"
 }
 
+readme_shows_it() { [[ $(<"$source_dir/README.md") == *"$(<"$example")"* ]]; }
+
+try "as README.md shows it" readme_shows_it
 try "with the bare headers" bare_headers
 try "installed, with pkg-config" installed
 try "as a Meson subproject" subproject
