@@ -8,6 +8,7 @@
 #include "suite.hpp"
 
 using namespace conformance;
+namespace algorithms = ddpp::algorithms;
 
 namespace {
 
@@ -16,6 +17,15 @@ std::vector<std::int64_t> elements(int rank, std::size_t count) {
   std::vector<std::int64_t> values(count);
   for (std::size_t i = 0; i < count; ++i) values[i] = 1'000'003 * (rank + 1) + static_cast<std::int64_t>(i);
   return values;
+}
+
+std::vector<std::int64_t> elements_of_all(int ranks, std::size_t count) {
+  std::vector<std::int64_t> all;
+  for (int r = 0; r < ranks; ++r) {
+    const auto piece = elements(r, count);
+    all.insert(all.end(), piece.begin(), piece.end());
+  }
+  return all;
 }
 
 std::int64_t sum_of_elements(int ranks, std::size_t i) {
@@ -55,7 +65,7 @@ TEST_CASE("an algorithm as the communicator's policy") {
 TEST_CASE("broadcast from each root") {
   for (int n = 1; n <= most_ranks; ++n) {
     on_ranks(n, [](auto& comm) {
-      const auto from_each_root = [&](auto... algorithm) {
+      with_each<algorithms::ring, algorithms::tree, algorithms::scatter_gather>([&](auto... algorithm) {
         for (int root = 0; root < comm.size(); ++root) {
           for (const std::size_t count : counts) {
             auto data = elements(comm.rank(), count);
@@ -63,10 +73,7 @@ TEST_CASE("broadcast from each root") {
             EXPECT(data == elements(root, count));
           }
         }
-      };
-      from_each_root();
-      from_each_root(ddpp::algorithms::ring{});
-      from_each_root(ddpp::algorithms::tree{});
+      });
     });
   }
 }
@@ -74,55 +81,69 @@ TEST_CASE("broadcast from each root") {
 TEST_CASE("reduce to each root leaves the others' input alone") {
   for (int n = 1; n <= most_ranks; ++n) {
     on_ranks(n, [](auto& comm) {
-      for (int root = 0; root < comm.size(); ++root) {
-        for (const std::size_t count : counts) {
-          const auto input = elements(comm.rank(), count);
-          auto data = input;
-          ddpp::reduce(comm, data, ddpp::sum, root);
-          std::vector<std::int64_t> out(comm.rank() == root ? count : 0);
-          ddpp::reduce(comm, input, out, ddpp::sum, root);
-          if (comm.rank() != root) {
-            EXPECT(data == input);
-            continue;
-          }
-          for (std::size_t i = 0; i < count; ++i) {
-            EXPECT(data[i] == sum_of_elements(comm.size(), i) && out[i] == data[i]);
+      with_each<algorithms::tree, algorithms::scatter_gather>([&](auto... algorithm) {
+        for (int root = 0; root < comm.size(); ++root) {
+          for (const std::size_t count : counts) {
+            const auto input = elements(comm.rank(), count);
+            auto data = input;
+            ddpp::reduce(comm, data, ddpp::sum, root, algorithm...);
+            std::vector<std::int64_t> out(comm.rank() == root ? count : 0);
+            ddpp::reduce(comm, input, out, ddpp::sum, root, algorithm...);
+            if (comm.rank() != root) {
+              EXPECT(data == input);
+              continue;
+            }
+            for (std::size_t i = 0; i < count; ++i) {
+              EXPECT(data[i] == sum_of_elements(comm.size(), i) && out[i] == data[i]);
+            }
           }
         }
-      }
+      });
     });
   }
 }
 
-TEST_CASE("all_gather and reduce_scatter, in place and out of place") {
+TEST_CASE("all_gather, in place and out of place") {
   for (int n = 1; n <= most_ranks; ++n) {
     on_ranks(n, [](auto& comm) {
       const auto ranks = static_cast<std::size_t>(comm.size()), rank = static_cast<std::size_t>(comm.rank());
-      for (const std::size_t count : counts) {
-        std::vector<std::int64_t> expected;
-        for (int r = 0; r < comm.size(); ++r) {
-          const auto piece = elements(r, count);
-          expected.insert(expected.end(), piece.begin(), piece.end());
+      with_each<algorithms::ring, algorithms::bruck>([&](auto... algorithm) {
+        for (const std::size_t count : counts) {
+          const auto expected = elements_of_all(comm.size(), count);
+          std::vector<std::int64_t> whole(ranks * count, -1);
+          ddpp::all_gather(comm, elements(comm.rank(), count), whole, algorithm...);
+          EXPECT(whole == expected);
+
+          std::fill(whole.begin(), whole.end(), -1);
+          const auto own = std::span(whole).subspan(rank * count, count);
+          std::ranges::copy(elements(comm.rank(), count), own.begin());
+          ddpp::all_gather(comm, own, whole, algorithm...);
+          EXPECT(whole == expected);
         }
-        std::vector<std::int64_t> whole(ranks * count, -1);
-        ddpp::all_gather(comm, elements(comm.rank(), count), whole);
-        EXPECT(whole == expected);
+      });
+    });
+  }
+}
 
-        std::fill(whole.begin(), whole.end(), -1);
-        const auto own = std::span(whole).subspan(rank * count, count);
-        std::ranges::copy(elements(comm.rank(), count), own.begin());
-        ddpp::all_gather(comm, own, whole);
-        EXPECT(whole == expected);
-
-        std::vector<std::int64_t> piece(count, -1);
-        ddpp::reduce_scatter(comm, whole, piece);
-        EXPECT(whole == expected);
-        for (std::size_t i = 0; i < count; ++i) EXPECT(piece[i] == comm.size() * expected[rank * count + i]);
-        ddpp::reduce_scatter(comm, whole, own);
-        EXPECT(std::ranges::equal(own, piece));
-        EXPECT(std::equal(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(rank * count),
-                          expected.begin()));
-      }
+TEST_CASE("reduce_scatter, in place and out of place") {
+  for (int n = 1; n <= most_ranks; ++n) {
+    on_ranks(n, [](auto& comm) {
+      const auto rank = static_cast<std::size_t>(comm.rank());
+      with_each<algorithms::ring, algorithms::halving_doubling>([&](auto... algorithm) {
+        for (const std::size_t count : counts) {
+          const auto input = elements_of_all(comm.size(), count);
+          auto whole = input;
+          std::vector<std::int64_t> piece(count, -1);
+          ddpp::reduce_scatter(comm, whole, piece, ddpp::sum, algorithm...);
+          EXPECT(whole == input);
+          for (std::size_t i = 0; i < count; ++i) EXPECT(piece[i] == comm.size() * input[rank * count + i]);
+          const auto own = std::span(whole).subspan(rank * count, count);
+          ddpp::reduce_scatter(comm, whole, own, ddpp::sum, algorithm...);
+          EXPECT(std::ranges::equal(own, piece));
+          std::copy_n(input.begin() + static_cast<std::ptrdiff_t>(rank * count), count, own.begin());
+          EXPECT(whole == input);
+        }
+      });
     });
   }
 }
@@ -130,20 +151,31 @@ TEST_CASE("all_gather and reduce_scatter, in place and out of place") {
 TEST_CASE("gather and scatter with each root") {
   for (int n = 1; n <= most_ranks; ++n) {
     on_ranks(n, [](auto& comm) {
-      const auto ranks = static_cast<std::size_t>(comm.size());
-      for (int root = 0; root < comm.size(); ++root) {
-        for (const std::size_t count : counts) {
-          std::vector<std::int64_t> whole(comm.rank() == root ? ranks * count : 0);
-          ddpp::gather(comm, elements(comm.rank(), count), whole, root);
-          for (int r = 0; comm.rank() == root && r < comm.size(); ++r) {
-            const auto piece = std::span(whole).subspan(static_cast<std::size_t>(r) * count, count);
-            EXPECT(std::ranges::equal(piece, elements(r, count)));
+      const auto ranks = static_cast<std::size_t>(comm.size()), rank = static_cast<std::size_t>(comm.rank());
+      with_each<algorithms::direct, algorithms::tree>([&](auto... algorithm) {
+        for (int root = 0; root < comm.size(); ++root) {
+          const bool is_root = comm.rank() == root;
+          for (const std::size_t count : counts) {
+            const auto own = elements(comm.rank(), count), all = elements_of_all(comm.size(), count);
+            std::vector<std::int64_t> whole(is_root ? ranks * count : 0);
+            ddpp::gather(comm, own, whole, root, algorithm...);
+            EXPECT(!is_root || whole == all);
+            std::vector<std::int64_t> back(count, -1);
+            ddpp::scatter(comm, whole, back, root, algorithm...);
+            EXPECT(back == own);
+
+            // In place: the root's piece is its place in the whole.
+            const auto place = is_root ? std::span(whole).subspan(rank * count, count) : std::span(back);
+            ddpp::scatter(comm, whole, place, root, algorithm...);
+            EXPECT(std::ranges::equal(place, own));
+            for (std::size_t i = 0; is_root && i < whole.size(); ++i) {
+              if (i / count != rank) whole[i] = -1;
+            }
+            ddpp::gather(comm, place, whole, root, algorithm...);
+            EXPECT(!is_root || whole == all);
           }
-          std::vector<std::int64_t> back(count, -1);
-          ddpp::scatter(comm, whole, back, root);
-          EXPECT(back == elements(comm.rank(), count));
         }
-      }
+      });
     });
   }
 }
@@ -152,15 +184,17 @@ TEST_CASE("all_to_all, in place and out of place") {
   for (int n = 1; n <= most_ranks; ++n) {
     on_ranks(n, [](auto& comm) {
       const auto ranks = static_cast<std::size_t>(comm.size());
-      for (const std::size_t count : counts) {
-        std::vector<int> in(ranks * count), out(ranks * count, -1);
-        for (std::size_t i = 0; i < in.size(); ++i) in[i] = 100 * comm.rank() + static_cast<int>(i / count);
-        ddpp::all_to_all(comm, in, out);
-        for (std::size_t i = 0; i < out.size(); ++i)
-          EXPECT(out[i] == 100 * static_cast<int>(i / count) + comm.rank());
-        ddpp::all_to_all(comm, in, in);
-        EXPECT(in == out);
-      }
+      with_each<algorithms::direct, algorithms::bruck>([&](auto... algorithm) {
+        for (const std::size_t count : counts) {
+          std::vector<int> in(ranks * count), out(ranks * count, -1);
+          for (std::size_t i = 0; i < in.size(); ++i) in[i] = 100 * comm.rank() + static_cast<int>(i / count);
+          ddpp::all_to_all(comm, in, out, algorithm...);
+          for (std::size_t i = 0; i < out.size(); ++i)
+            EXPECT(out[i] == 100 * static_cast<int>(i / count) + comm.rank());
+          ddpp::all_to_all(comm, in, in, algorithm...);
+          EXPECT(in == out);
+        }
+      });
     });
   }
 }
@@ -177,32 +211,41 @@ TEST_CASE("the forms with counts, some of them zero") {
       std::iota(expected.begin(), expected.end(), 5);
       const auto own = std::span(expected).subspan(offsets[rank], sizes[rank]);
 
-      std::vector<std::int64_t> whole(total, -1);
-      ddpp::all_gather_v(comm, own, whole, sizes);
-      EXPECT(whole == expected);
+      with_each<algorithms::ring, algorithms::bruck>([&](auto... algorithm) {
+        std::vector<std::int64_t> whole(total, -1);
+        ddpp::all_gather_v(comm, own, whole, sizes, algorithm...);
+        EXPECT(whole == expected);
+      });
 
-      std::vector<std::int64_t> piece(sizes[rank], -1);
-      ddpp::reduce_scatter_v(comm, whole, piece, sizes);
-      for (std::size_t i = 0; i < piece.size(); ++i) EXPECT(piece[i] == comm.size() * own[i]);
+      with_each<algorithms::ring, algorithms::halving_doubling>([&](auto... algorithm) {
+        std::vector<std::int64_t> piece(sizes[rank], -1);
+        ddpp::reduce_scatter_v(comm, expected, piece, sizes, ddpp::sum, algorithm...);
+        for (std::size_t i = 0; i < piece.size(); ++i) EXPECT(piece[i] == comm.size() * own[i]);
+      });
 
-      const int root = comm.size() - 1;
-      std::vector<std::int64_t> gathered(comm.rank() == root ? total : 0);
-      ddpp::gather_v(comm, own, gathered, sizes, root);
-      EXPECT(comm.rank() != root || gathered == expected);
-      std::fill(piece.begin(), piece.end(), -1);
-      ddpp::scatter_v(comm, gathered, piece, sizes, root);
-      EXPECT(std::ranges::equal(piece, own));
+      with_each<algorithms::direct, algorithms::tree>([&](auto... algorithm) {
+        for (int root = 0; root < comm.size(); ++root) {
+          std::vector<std::int64_t> gathered(comm.rank() == root ? total : 0), piece(sizes[rank], -1);
+          ddpp::gather_v(comm, own, gathered, sizes, root, algorithm...);
+          EXPECT(comm.rank() != root || gathered == expected);
+          ddpp::scatter_v(comm, gathered, piece, sizes, root, algorithm...);
+          EXPECT(std::ranges::equal(piece, own));
+        }
+      });
 
-      // Rank r sends r * p % 4 elements to rank p.
+      // Rank r sends 3 r + p elements to rank p, and to rank 0 none.
+      const auto sent_by = [](std::size_t r, std::size_t p) { return p == 0 ? 0 : 3 * r + p; };
       std::vector<std::size_t> sent(ranks), received(ranks);
-      for (std::size_t p = 0; p < ranks; ++p) sent[p] = rank * p % 4, received[p] = p * rank % 4;
-      std::vector<std::size_t> out,
-          in(std::accumulate(received.begin(), received.end(), std::size_t{0}), 999);
-      for (std::size_t p = 0; p < ranks; ++p) out.insert(out.end(), sent[p], 100 * rank + p);
-      ddpp::all_to_all_v(comm, out, sent, in, received);
-      for (std::size_t p = 0, at = 0; p < ranks; ++p) {
-        for (std::size_t i = 0; i < received[p]; ++i) EXPECT(in[at++] == 100 * p + rank);
-      }
+      for (std::size_t p = 0; p < ranks; ++p) sent[p] = sent_by(rank, p), received[p] = sent_by(p, rank);
+      with_each<algorithms::direct, algorithms::bruck>([&](auto... algorithm) {
+        std::vector<std::size_t> out,
+            in(std::accumulate(received.begin(), received.end(), std::size_t{0}), 999);
+        for (std::size_t p = 0; p < ranks; ++p) out.insert(out.end(), sent[p], 100 * rank + p);
+        ddpp::all_to_all_v(comm, out, sent, in, received, algorithm...);
+        for (std::size_t p = 0, at = 0; p < ranks; ++p) {
+          for (std::size_t i = 0; i < received[p]; ++i) EXPECT(in[at++] == 100 * p + rank);
+        }
+      });
     });
   }
 }
@@ -276,26 +319,4 @@ TEST_CASE("all_reduce_async returns before another rank has called at all") {
     }
     EXPECT(x[999] == 2);
   });
-}
-
-TEST_CASE("a ring sends 2 (n - 1) / n of the buffer and little else") {
-  // Counts what passes through isend.
-  struct counting : transport {
-    using transport::transport;
-    std::size_t bytes = 0;
-    auto isend(std::span<const std::byte> data, int peer, int tag) {
-      bytes += data.size();
-      return transport::isend(data, peer, tag);
-    }
-  };
-  static_assert(ddpp::transport<counting>);
-  for (int n = 2; n <= most_ranks; ++n) {
-    on_ranks<counting, ddpp::algorithms::ring>(n, [](auto& comm) {
-      const std::size_t n_ranks = static_cast<std::size_t>(comm.size());
-      std::vector<float> x(5040 * 16, 1.0f);  // divides for 2 to 9 ranks
-      ddpp::all_reduce(comm, x);
-      EXPECT(x.back() == static_cast<float>(comm.size()));
-      EXPECT(comm.transport().bytes == 2 * (n_ranks - 1) * x.size() * sizeof(float) / n_ranks);
-    });
-  }
 }

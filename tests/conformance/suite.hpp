@@ -66,6 +66,14 @@ void expect_same_bits(C& comm, const std::vector<T>& data) {
   for (const std::uint64_t other : all) EXPECT(other == mine);
 }
 
+/// f() leaves the choice to the communicator, f(algorithm) names each of these in turn.
+template <class... Algorithms, class F>
+void with_each(F f) {
+  f();
+  (f(Algorithms{}), ...);
+}
+
+/// Those that have an all_reduce.
 template <class F>
 void with_each_algorithm(F f) {
   f(ddpp::algorithms::automatic{});

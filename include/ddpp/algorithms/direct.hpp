@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: BSL-1.0
-// Direct algorithms: each rank sends straight to those who need its data.
+// Direct algorithms: each rank sends straight to those who need its data. The fewest bytes; for large
+// buffers, and for sums of 16-bit floats with one rounding: each rank gets everyone's raw piece of its own
+// block, adds them in rank order in float, divides where an average is asked, and rounds once.
 //
-// For sums of 16-bit floats, with one rounding: each rank gets everyone's raw piece of its
-// own block, adds them in rank order in float, divides where an average is asked, rounds once, and all gather
-// the results.
+// n ranks, n - 1 steps, B bytes (the whole buffer of the root, or of each rank):
 //
-// n ranks, B bytes: n - 1 messages to different ranks, then a ring's all_gather; 2 (n - 1) / n * B bytes sent
-// per rank, the same as a ring.
+//                                   bytes sent by the rank that sends most
+//   gather                          B / n; the root receives the rest
+//   scatter                         (n - 1) / n * B
+//   all_to_all: pairwise exchange   (n - 1) / n * B
+//   16-bit reduce_scatter           (n - 1) / n * B
+//   16-bit reduce                   B, and n - 1 steps more: a reduce_scatter and a gather
+//   16-bit all_reduce               2 (n - 1) / n * B, and n - 1 steps more: a reduce_scatter and a ring's
+//                                   all_gather
 #pragma once
 
 #include <ddpp/algorithms/ring.hpp>

@@ -10,7 +10,6 @@
 #include <ddpp/detail/power_of_two.hpp>
 
 #include <cstddef>
-#include <cstring>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -37,14 +36,14 @@ struct recursive_doubling {
     std::span<T> from = data, into = other.span();
     for (int distance = 1; distance < group.size(); distance *= 2) {
       const int partner = group.rank_of(group.number() ^ distance);
-      const auto theirs = partner < comm.rank() ? detail::operand::first : detail::operand::second;
+      const auto theirs = detail::operand_from(comm, partner);
       detail::exchange_segments(comm, std::span<const T>(from), partner, from.size(), [&](detail::segment s) {
         detail::receive_and_combine(comm, into.subspan(s.offset, s.count),
                                     std::span<const T>(from.subspan(s.offset, s.count)), partner, theirs, op);
       });
       std::swap(from, into);
     }
-    if (from.data() != data.data() && !data.empty()) std::memcpy(data.data(), from.data(), data.size_bytes());
+    detail::copy_elements(std::span<const T>(from), data);
   }
 };
 

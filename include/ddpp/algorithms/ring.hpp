@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <span>
 #include <string_view>
 
@@ -77,7 +76,7 @@ struct ring {
                         detail::receive_and_combine(comm, own, std::span<const T>(own), previous,
                                                     detail::ring_operand(comm), op);
                       });
-    all_gather_from(comm, data, blocks, (comm.rank() + 1) % n);
+    all_gather(comm, data, blocks, (comm.rank() + 1) % n);
   }
 
   /// `in` holds one block per rank, `out` receives this rank's. `out` may be its place in `in`.
@@ -85,10 +84,7 @@ struct ring {
   void reduce_scatter(Comm& comm, std::span<const T> in, std::span<T> out, const detail::partition& blocks,
                       Op op) const {
     const int n = comm.size(), previous = (comm.rank() + n - 1) % n;
-    if (n == 1) {
-      copy(in, out);
-      return;
-    }
+    if (n == 1) return detail::copy_elements(in, out);
     std::size_t longest = 0;
     for (int r = 0; r < n; ++r) longest = std::max(longest, blocks.size(r));
     // Partial results alternate between two scratch blocks: one is sent while the next is made in the other.
@@ -114,7 +110,18 @@ struct ring {
   /// Each rank's block stands in its place in `data`; afterwards all do.
   template <class Comm>
   void all_gather(Comm& comm, std::span<std::byte> data, const detail::partition& blocks) const {
-    all_gather_from(comm, data, blocks, comm.rank());
+    all_gather(comm, data, blocks, comm.rank());
+  }
+
+  /// The same where this rank has block `first`, the one after it the next block, and so on around the ring.
+  template <class Comm, class T>
+  void all_gather(Comm& comm, std::span<T> data, const detail::partition& blocks, int first) const {
+    const int n = comm.size(), previous = (comm.rank() + n - 1) % n;
+    const auto part = [&](int, std::size_t offset, std::size_t count) { return data.subspan(offset, count); };
+    detail::ring_pass(comm, blocks, sizeof(T), first, part,
+                      [&](int step, std::size_t offset, std::size_t count) {
+                        detail::receive(comm, std::as_writable_bytes(part(step, offset, count)), previous);
+                      });
   }
 
   template <class Comm>
@@ -129,22 +136,6 @@ struct ring {
       if (next != root) sends.send(data.subspan(s.offset, s.count), next);
     }
     sends.finish();
-  }
-
- private:
-  template <class Comm, class T>
-  static void all_gather_from(Comm& comm, std::span<T> data, const detail::partition& blocks, int first) {
-    const int n = comm.size(), previous = (comm.rank() + n - 1) % n;
-    const auto part = [&](int, std::size_t offset, std::size_t count) { return data.subspan(offset, count); };
-    detail::ring_pass(comm, blocks, sizeof(T), first, part,
-                      [&](int step, std::size_t offset, std::size_t count) {
-                        detail::receive(comm, std::as_writable_bytes(part(step, offset, count)), previous);
-                      });
-  }
-
-  template <class T>
-  static void copy(std::span<const T> in, std::span<T> out) {
-    if (in.data() != out.data() && !in.empty()) std::memcpy(out.data(), in.data(), in.size_bytes());
   }
 };
 

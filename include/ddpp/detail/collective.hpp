@@ -4,11 +4,11 @@
 
 #include <ddpp/buffer.hpp>
 #include <ddpp/communicator.hpp>
+#include <ddpp/detail/copy.hpp>
 #include <ddpp/op.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <span>
@@ -37,9 +37,14 @@ inline constexpr bool is_named = !std::is_same_v<Alg, the_communicators>;
 template <class C, class Alg>
 using chosen_algorithm = std::conditional_t<is_named<Alg>, Alg, typename C::algorithms_type>;
 
+template <class Alg>
+inline constexpr bool is_automatic = false;
+template <class Table>
+inline constexpr bool is_automatic<algorithms::automatic_with<Table>> = true;
+
 /// Native collectives are for those who leave the choice to ddpp.
 template <class C, class Alg>
-inline constexpr bool leaves_choice = std::is_same_v<chosen_algorithm<C, Alg>, algorithms::automatic>;
+inline constexpr bool leaves_choice = is_automatic<chosen_algorithm<C, Alg>>;
 
 /// Calls f with the algorithm object that a collective shall use: the one named; else the communicator's.
 template <class C, class Alg>
@@ -109,12 +114,6 @@ void check_overlap(std::span<T> in, std::span<U> out, const char* operation) {
 template <class T, class U>
 bool is_piece_of(std::span<T> piece, std::span<U> whole, int rank) {
   return piece.data() == whole.data() + static_cast<std::size_t>(rank) * piece.size();
-}
-
-template <class T>
-void copy_elements(std::span<const T> from, std::span<T> to) {
-  if (!from.empty() && from.data() != to.data())
-    std::memcpy(static_cast<void*>(to.data()), from.data(), from.size_bytes());
 }
 
 }  // namespace detail

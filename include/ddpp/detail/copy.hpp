@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: BSL-1.0
-// Copies large blocks with vector moves. `memcpy` of some tens of kilobytes becomes `rep movsb`, which on
-// some processors is 20 times slower when the destination's offset within its page is just ahead of the
-// source's.
+// Copies. Large blocks are copied with vector moves: `memcpy` of some tens of kilobytes becomes `rep movsb`,
+// which on some processors is 20 times slower when the destination's offset within its page is just ahead of
+// the source's.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 namespace ddpp::detail {
+
+/// `to` is either `from` or apart from it.
+template <class T>
+void copy_elements(std::span<const T> from, std::span<T> to) {
+  if (!from.empty() && from.data() != to.data())
+    std::memcpy(static_cast<void*>(to.data()), from.data(), from.size_bytes());
+}
 
 /// Copies `bytes` bytes; the blocks do not overlap.
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {

@@ -6,6 +6,7 @@
 
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/combine.hpp>
+#include <ddpp/detail/copy.hpp>
 #include <ddpp/detail/partition.hpp>
 #include <ddpp/detail/scratch.hpp>
 
@@ -65,6 +66,11 @@ void receive(Comm& comm, std::span<std::byte> data, int peer) {
 
 /// Which operand of a reduction the received one is. The lower rank's comes first.
 enum class operand { first, second };
+
+template <class Comm>
+operand operand_from(const Comm& comm, int peer) {
+  return peer < comm.rank() ? operand::first : operand::second;
+}
 
 /// into[i] = op(theirs[i], own[i]), or the other way round, for a message of own.size() elements from `peer`.
 template <class Comm, class T, class Op>

@@ -30,9 +30,47 @@ class partition {
   }
   std::size_t size(int block) const noexcept { return offset(block + 1) - offset(block); }
 
+  int parts() const noexcept { return static_cast<int>(parts_); }
+  std::size_t total() const noexcept { return scale_ * total_; }
+  /// Whether a count common to all blocks made them, rather than one for each.
+  bool even() const noexcept { return offsets_ == nullptr; }
+
  private:
   std::size_t total_, parts_, scale_ = 1;
   const std::size_t* offsets_ = nullptr;
+};
+
+/// The blocks of a partition in the order first, first + 1, ..., around the end, one after the other.
+class rotated_partition {
+ public:
+  rotated_partition(const partition& blocks, int first) noexcept : blocks_(blocks), first_(first) {}
+
+  /// Where the block in this place begins; places count from 0 up to the number of blocks, where all end.
+  std::size_t offset(int place) const noexcept {
+    const int block = first_ + place;
+    const std::size_t start = blocks_.offset(first_);
+    if (block <= blocks_.parts()) return blocks_.offset(block) - start;
+    return blocks_.total() - start + blocks_.offset(block - blocks_.parts());
+  }
+  std::size_t size(int first_place, int last_place) const noexcept {
+    return offset(last_place) - offset(first_place);
+  }
+  std::size_t total() const noexcept { return blocks_.total(); }
+
+  template <class T>
+  void rotate(std::span<const T> ordered, std::span<T> rotated) const {
+    const auto start = static_cast<std::ptrdiff_t>(blocks_.offset(first_));
+    std::rotate_copy(ordered.begin(), ordered.begin() + start, ordered.end(), rotated.begin());
+  }
+  template <class T>
+  void restore(std::span<const T> rotated, std::span<T> ordered) const {
+    const auto start = static_cast<std::ptrdiff_t>(blocks_.offset(first_));
+    std::rotate_copy(rotated.begin(), rotated.end() - start, rotated.end(), ordered.begin());
+  }
+
+ private:
+  partition blocks_;
+  int first_;
 };
 
 /// Elements per segment: as many as the transport moves best in one message, at least one.

@@ -19,14 +19,17 @@ class power_of_two_group {
         extra_(comm.size() - size_) {}
 
   int size() const noexcept { return size_; }
-  bool takes_part() const noexcept { return rank_ >= 2 * extra_ || rank_ % 2 == 0; }
+  /// Whether this rank is one of a pair.
+  bool folds() const noexcept { return rank_ < 2 * extra_; }
+  bool takes_part() const noexcept { return !folds() || rank_ % 2 == 0; }
   /// This rank's number among those that take part, in the order of ranks.
-  int number() const noexcept { return rank_ < 2 * extra_ ? rank_ / 2 : rank_ - extra_; }
+  int number() const noexcept { return folds() ? rank_ / 2 : rank_ - extra_; }
+  /// For number = size() the number of all ranks: so many follow the last.
   int rank_of(int number) const noexcept { return number < extra_ ? 2 * number : number + extra_; }
 
   template <class Comm, class T, class Op>
   void fold(Comm& comm, std::span<T> data, const Op& op) const {
-    if (rank_ >= 2 * extra_) return;
+    if (!folds()) return;
     if (rank_ % 2 == 0)
       receive_and_combine_segments(comm, data, rank_ + 1, operand::second, op);
     else
@@ -35,7 +38,7 @@ class power_of_two_group {
 
   template <class Comm, class T>
   void unfold(Comm& comm, std::span<T> data) const {
-    if (rank_ >= 2 * extra_) return;
+    if (!folds()) return;
     if (rank_ % 2 == 0)
       send_segments(comm, std::span<const T>(data), rank_ + 1);
     else
