@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ddpp/detail/collective.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/work.hpp>
 
 #include <cstddef>
@@ -67,9 +68,8 @@ auto make_all_reduce(C&, I&& input, O&& output, Op op, Alg algorithm) {
                 "ddpp: input and output of all_reduce must have the same element type");
   const std::span<const T> in = as_span(input);
   const std::span<T> out = as_span(output);
-  check(in.size() == out.size(), "all_reduce",
-        "the input has " + std::to_string(in.size()) + " elements and the output " +
-            std::to_string(out.size()) + "; they must have the same number");
+  check(in.size() == out.size(), "all_reduce", "the input has ", in.size(), " elements and the output ",
+        out.size(), "; they must have the same number");
   if (in.data() != out.data()) check_overlap(in, out, "all_reduce");
   return all_reduce_call<C, T, Op, Alg>{in, out, op, algorithm};
 }

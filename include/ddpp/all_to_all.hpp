@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ddpp/detail/layout.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/work.hpp>
 
 #include <cstddef>
@@ -54,7 +55,7 @@ struct all_to_all_call {
 };
 
 template <class I, class O, class C, class Alg>
-auto make_all_to_all(const C&, collective op, I&& input, O&& output, layout outgoing, layout arriving,
+auto make_all_to_all(const C& comm, collective op, I&& input, O&& output, layout outgoing, layout arriving,
                      Alg algorithm) {
   using T = element_t<O>;
   static_assert(std::is_same_v<element_t<I>, T>,
@@ -63,6 +64,9 @@ auto make_all_to_all(const C&, collective op, I&& input, O&& output, layout outg
   const std::span<T> out = as_span(output);
   check_total(in.size(), outgoing, name_of(op), "input");
   check_total(out.size(), arriving, name_of(op), "output");
+  const std::size_t kept = outgoing.blocks().size(comm.rank()), got = arriving.blocks().size(comm.rank());
+  check(kept == got, name_of(op), "rank ", comm.rank(), " sends itself ", kept, " elements but receives ",
+        got, " from itself");
   if (in.data() != out.data() || in.size() != out.size()) check_overlap(in, out, name_of(op));
   return all_to_all_call<C, T, Alg>{op, in, out, std::move(outgoing), std::move(arriving), algorithm};
 }
@@ -71,9 +75,8 @@ template <class C, class I, class O, class Alg>
 auto make_even_all_to_all(const C& comm, I&& in, O&& out, Alg algorithm) {
   const auto n = static_cast<std::size_t>(comm.size());
   const std::size_t count = as_span(in).size();
-  check(count % n == 0, "all_to_all",
-        "the input has " + std::to_string(count) + " elements, which do not divide into pieces for " +
-            std::to_string(n) + " ranks");
+  check(count % n == 0, "all_to_all", "the input has ", count,
+        " elements, which do not divide into pieces for ", n, " ranks");
   const layout pieces(count / n, comm.size());
   return make_all_to_all(comm, collective::all_to_all, in, out, pieces, pieces, algorithm);
 }

@@ -6,6 +6,7 @@
 #include <ddpp/algorithms/automatic.hpp>
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/group.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/prefix_store.hpp>
 
 #include <algorithm>
@@ -68,7 +69,7 @@ class communicator {
   /// Does not block.
   void revoke(const std::string& cause) {
     group_->fail(
-        {failure_kind::revoked, rank(), "rank " + std::to_string(rank()) + " revoked the group: " + cause});
+        {failure_kind::revoked, rank(), detail::text("rank ", rank(), " revoked the group: ", cause)});
   }
 
   /// Runs `script(communicator&)` as a collective of its own, on the progress thread, in its place in the
@@ -117,7 +118,7 @@ class communicator {
   }
 
   void refuse_inside(const char* what) const {
-    if (scope_) throw usage_error(std::string(what) + " cannot be called inside a hook or an algorithm");
+    if (scope_) throw usage_error(detail::text(what, " cannot be called inside a hook or an algorithm"));
   }
 
   communicator new_group(const std::string& key, int rank, int size) const;
@@ -132,7 +133,7 @@ communicator<T, A> communicator<T, A>::new_group(const std::string& key, int ran
   boot.rank = rank;
   boot.size = size;
   boot.deadline = group_->deadline_from_now();
-  if (size > 1) boot.store = std::make_shared<prefix_store>(key + "/", boot.store);
+  if (size > 1) boot.store = std::make_shared<prefix_store>(detail::text(key, "/"), boot.store);
   return communicator(boot, group_->options());
 }
 
@@ -155,8 +156,8 @@ communicator<T, A> communicator<T, A>::split(int color, int key) {
   }
   std::sort(members.begin(), members.end());
   const auto at = std::find(members.begin(), members.end(), std::pair(key, rank()));
-  return new_group("split." + std::to_string(sequence) + "." + std::to_string(color),
-                   static_cast<int>(at - members.begin()), static_cast<int>(members.size()));
+  return new_group(detail::text("split.", sequence, ".", color), static_cast<int>(at - members.begin()),
+                   static_cast<int>(members.size()));
 }
 
 template <ddpp::transport T, class A>
@@ -165,21 +166,20 @@ communicator<T, A> communicator<T, A>::subgroup(const std::vector<int>& ranks) {
   std::string list;
   for (const int r : ranks) {
     if (r < 0 || r >= size()) {
-      throw usage_error("subgroup: rank " + std::to_string(r) + " is not in this group of " +
-                        std::to_string(size()));
+      throw usage_error(detail::text("subgroup: rank ", r, " is not in this group of ", size()));
     }
     if (std::count(ranks.begin(), ranks.end(), r) > 1) {
-      throw usage_error("subgroup: rank " + std::to_string(r) + " is listed twice");
+      throw usage_error(detail::text("subgroup: rank ", r, " is listed twice"));
     }
-    list += (list.empty() ? "" : ",") + std::to_string(r);
+    list += detail::text(list.empty() ? "" : ",", r);
   }
   const auto at = std::find(ranks.begin(), ranks.end(), rank());
   if (at == ranks.end()) {
-    throw usage_error("subgroup: rank " + std::to_string(rank()) +
-                      " calls it but is not listed; only members call");
+    throw usage_error(
+        detail::text("subgroup: rank ", rank(), " calls it but is not listed; only members call"));
   }
   group_->check_usable([] { return std::string("subgroup"); }, "subgroup");
-  return new_group("subgroup." + list + "." + std::to_string(group_->next_subgroup(list)),
+  return new_group(detail::text("subgroup.", list, ".", group_->next_subgroup(list)),
                    static_cast<int>(at - ranks.begin()), static_cast<int>(ranks.size()));
 }
 

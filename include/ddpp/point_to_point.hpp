@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ddpp/detail/collective.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/work.hpp>
 
 #include <cstddef>
@@ -32,8 +33,7 @@ struct message_description {
   std::uint64_t sequence;
 
   std::string text() const {
-    return std::string(operation) + " #" + std::to_string(sequence) + direction + std::to_string(peer) +
-           " (tag " + std::to_string(tag) + ")";
+    return detail::text(operation, " #", sequence, direction, peer, " (tag ", tag, ")");
   }
 };
 
@@ -109,8 +109,8 @@ template <class C>
 message_description describe_message(C& comm, const char* operation, const char* direction, int peer,
                                      int tag) {
   check_peer(comm, peer, operation, "rank");
-  check(tag >= 0, operation, "tag " + std::to_string(tag) + " is negative; tags count from 0");
-  check(tag < std::numeric_limits<int>::max() - 1, operation, "tag " + std::to_string(tag) + " is too large");
+  check(tag >= 0, operation, "tag ", tag, " is negative; tags count from 0");
+  check(tag < std::numeric_limits<int>::max() - 1, operation, "tag ", tag, " is too large");
   auto& group = *comm.state();
   if (!comm.inside_script()) group.check_usable([&] { return std::string(operation); }, operation);
   return {operation, direction, peer, tag, group.next_point_to_point()};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ddpp/detail/collective.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/work.hpp>
 
 #include <cstddef>
@@ -73,9 +74,8 @@ auto make_reduce(const C& comm, I&& input, O&& output, Op op, int root, Alg algo
   const std::span<const T> in = as_span(input);
   std::span<T> out = as_span(output);
   if (comm.rank() == root) {
-    check(in.size() == out.size(), "reduce",
-          "the input has " + std::to_string(in.size()) + " elements and the root's output " +
-              std::to_string(out.size()) + "; they must have the same number");
+    check(in.size() == out.size(), "reduce", "the input has ", in.size(), " elements and the root's output ",
+          out.size(), "; they must have the same number");
     if (in.data() != out.data()) check_overlap(in, out, "reduce");
   } else {
     out = {};

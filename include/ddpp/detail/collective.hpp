@@ -5,11 +5,12 @@
 #include <ddpp/buffer.hpp>
 #include <ddpp/communicator.hpp>
 #include <ddpp/detail/copy.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/op.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <initializer_list>
 #include <limits>
 #include <span>
 #include <string>
@@ -90,15 +91,21 @@ constexpr void require_lasting() {
                 "before the work is done: pass a named buffer, or a span of one");
 }
 
-inline void check(bool good, const char* operation, const std::string& what) {
-  if (!good) throw usage_error(std::string(operation) + ": " + what);
+[[noreturn, gnu::cold, gnu::noinline]] inline void refuse(const char* operation,
+                                                          std::initializer_list<text_piece> why) {
+  throw usage_error(text(operation, ": ", join(why)));
+}
+
+/// Throws `usage_error` with the text that the pieces make, unless all is good; then it costs a comparison.
+template <class... Pieces>
+void check(bool good, const char* operation, const Pieces&... why) {
+  if (!good) refuse(operation, {text_piece(why)...});
 }
 
 template <class C>
 void check_peer(const C& comm, int rank, const char* operation, const char* role) {
-  check(rank >= 0 && rank < comm.size(), operation,
-        std::string(role) + " " + std::to_string(rank) + " is not a rank of this group of " +
-            std::to_string(comm.size()));
+  check(rank >= 0 && rank < comm.size(), operation, role, " ", rank, " is not a rank of this group of ",
+        comm.size());
 }
 
 /// The same elements, or none in common.

@@ -2,6 +2,7 @@
 // The sentences and tables that errors are made of: where each rank stands, and who is the odd one out.
 #pragma once
 
+#include <ddpp/detail/text.hpp>
 #include <ddpp/dtype.hpp>
 #include <ddpp/fingerprint.hpp>
 #include <ddpp/op.hpp>
@@ -20,34 +21,34 @@ inline std::string algorithm_name(std::uint32_t code) {
        {"ring", "recursive_doubling", "halving_doubling", "tree", "reproducible", "direct"}) {
     if (hash_of_name(name) == code) return std::string(name);
   }
-  return "of the user's, " + hex(code);
+  return detail::text("of the user's, ", hex(code));
 }
 
 }  // namespace detail
 
 inline std::string describe(const fingerprint& print) {
   std::string text = name_of(print.op);
-  text += " #" + std::to_string(print.sequence);
-  if (print.step != 0) text += "." + std::to_string(print.step);
+  text += detail::text(" #", print.sequence);
+  if (print.step != 0) text += detail::text(".", print.step);
   std::string details;
   if (print.reduction != 0) details += detail::reduction_name(print.reduction);
   if (print.element_size != 0) {
     if (!details.empty()) details += " of ";
-    details += std::to_string(print.count) + " " + detail::type_name(print.type, print.element_size);
+    details += detail::text(print.count, " ", detail::type_name(print.type, print.element_size));
   }
   if (print.root >= 0) {
     if (!details.empty()) details += ", ";
-    details += "root " + std::to_string(print.root);
+    details += detail::text("root ", print.root);
   }
   if (print.algorithm != 0) {
     if (!details.empty()) details += ", ";
-    details += "algorithm " + detail::algorithm_name(print.algorithm);
+    details += detail::text("algorithm ", detail::algorithm_name(print.algorithm));
   }
   if (print.counts != 0) {
     if (!details.empty()) details += ", ";
-    details += "counts with hash " + detail::hex(print.counts);
+    details += detail::text("counts with hash ", detail::hex(print.counts));
   }
-  return details.empty() ? text : text + " (" + details + ")";
+  return details.empty() ? text : detail::text(text, " (", details, ")");
 }
 
 namespace detail {
@@ -74,14 +75,14 @@ inline bool same_collective(const fingerprint& a, const fingerprint& b) {
 /// "rank 1, rank 2"
 inline std::string list_of_ranks(const std::vector<int>& ranks) {
   std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "rank " : ", rank ") + std::to_string(rank);
+  for (const int rank : ranks) text += detail::text(text.empty() ? "rank " : ", rank ", rank);
   return text;
 }
 
 inline std::string table_of(const std::vector<rank_state>& ranks) {
   std::string table;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    table += "\n  rank " + std::to_string(r) + ": " + describe(ranks[r]);
+    table += detail::text("\n  rank ", r, ": ", describe(ranks[r]));
   }
   return table;
 }
@@ -103,12 +104,13 @@ inline failure describe_mismatch(const std::vector<rank_state>& ranks) {
     if (ranks[r].last.op != collective::none && ranks[r].last != ranks[best].last)
       odd.push_back(static_cast<int>(r));
   }
-  std::string text = detail::list_of_ranks(odd) + " called something else than the others:";
+  std::string text = detail::text(detail::list_of_ranks(odd), " called something else than the others:");
   if (odd.empty()) text = "ranks called different collectives:";
   return {failure_kind::mismatch, odd.empty() ? -1 : odd.front(),
-          text + detail::table_of(ranks) +
+          detail::text(
+              text, detail::table_of(ranks),
               "\nAll ranks must call the same collectives in the same order with the same counts, types, "
-              "reductions and roots."};
+              "reductions and roots.")};
 }
 
 inline failure describe_timeout(const fingerprint& waiting, const std::vector<rank_state>& ranks,
@@ -120,11 +122,10 @@ inline failure describe_timeout(const fingerprint& waiting, const std::vector<ra
                       (last.sequence == waiting.sequence && last.step > waiting.step);
     if (ranks[r].is != rank_state::presence::here || !came) missing.push_back(static_cast<int>(r));
   }
-  std::string text =
-      describe(waiting) + " did not finish within " + std::to_string(timeout.count()) + " ms: ";
-  text += missing.empty()
-              ? "all ranks are in it, but no data came"
-              : detail::list_of_ranks(missing) + (missing.size() == 1 ? " has" : " have") + " not come";
+  std::string text = detail::text(describe(waiting), " did not finish within ", timeout.count(), " ms: ");
+  text += missing.empty() ? "all ranks are in it, but no data came"
+                          : detail::text(detail::list_of_ranks(missing),
+                                         missing.size() == 1 ? " has" : " have", " not come");
   return {failure_kind::timeout, missing.empty() ? -1 : missing.front(), text + detail::table_of(ranks)};
 }
 

@@ -11,6 +11,7 @@
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/exception_text.hpp>
 #include <ddpp/detail/fork_guard.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/store.hpp>
 #include <ddpp/work.hpp>
@@ -40,7 +41,7 @@ struct script_scope {
 /// Throws the public exception for `cause`, as met by `rank` in the operation described.
 [[noreturn]] inline void throw_failure(const failure& cause, int rank, const std::string& description,
                                        const char* operation, std::uint64_t sequence) {
-  const std::string text = "rank " + std::to_string(rank) + ", " + description + ": " + cause.text;
+  const std::string text = detail::text("rank ", rank, ", ", description, ": ", cause.text);
   switch (cause.kind) {
     case failure_kind::peer_lost:
       throw peer_lost(text, cause.rank, operation, sequence);
@@ -120,8 +121,8 @@ class group {
       remember(failed.cause());
       throw_failure(failed.cause(), rank(), description(), operation, sequence);
     } catch (const deadline_passed&) {
-      throw timeout_error("rank " + std::to_string(rank()) + ", " + description() +
-                          " did not finish within " + std::to_string(timeout_.count()) + " ms");
+      throw timeout_error(detail::text("rank ", rank(), ", ", description(), " did not finish within ",
+                                       timeout_.count(), " ms"));
     }
   }
   std::uint64_t next_point_to_point() noexcept {
@@ -328,8 +329,7 @@ class group {
     } catch (...) {
       if (!has_failed()) {
         fail({failure_kind::revoked, rank(),
-              "rank " + std::to_string(rank()) + " threw in " + describe(print) + ": " +
-                  current_exception_text()});
+              detail::text("rank ", rank(), " threw in ", describe(print), ": ", current_exception_text())});
       }
       throw;
     }
@@ -358,8 +358,8 @@ class group {
                               timeout_);
     } else {
       return {failure_kind::timeout, -1,
-              describe(print) + " did not finish within " + std::to_string(timeout_.count()) +
-                  " ms (this transport cannot tell who is missing)"};
+              detail::text(describe(print), " did not finish within ", timeout_.count(),
+                           " ms (this transport cannot tell who is missing)")};
     }
   }
 

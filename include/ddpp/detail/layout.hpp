@@ -4,8 +4,10 @@
 #pragma once
 
 #include <ddpp/detail/collective.hpp>
+#include <ddpp/detail/text.hpp>
 
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,9 +24,13 @@ class layout {
   /// counts[r] elements from rank r.
   layout(std::span<const std::size_t> counts, int ranks, const char* operation)
       : ranks_(ranks), offsets_(1, 0) {
-    check(counts.size() == static_cast<std::size_t>(ranks), operation,
-          std::to_string(counts.size()) + " counts were given for " + std::to_string(ranks) + " ranks");
-    for (const std::size_t count : counts) offsets_.push_back(offsets_.back() + count);
+    check(counts.size() == static_cast<std::size_t>(ranks), operation, counts.size(),
+          " counts were given for ", ranks, " ranks");
+    for (const std::size_t count : counts) {
+      check(count <= std::numeric_limits<std::size_t>::max() - offsets_.back(), operation,
+            "the counts add up to more than there can be");
+      offsets_.push_back(offsets_.back() + count);
+    }
     total_ = offsets_.back();
   }
 
@@ -52,17 +58,15 @@ class layout {
 };
 
 inline void check_total(std::size_t have, const layout& wanted, const char* operation, const char* buffer) {
-  check(have == wanted.total(), operation,
-        std::string("the ") + buffer + " has " + std::to_string(have) + " elements; all ranks' pieces make " +
-            std::to_string(wanted.total()));
+  check(have == wanted.total(), operation, "the ", buffer, " has ", have,
+        " elements; all ranks' pieces make ", wanted.total());
 }
 
 inline void check_piece(std::size_t have, const layout& wanted, int rank, const char* operation,
                         const char* buffer) {
   const std::size_t need = wanted.blocks().size(rank);
-  check(have == need, operation,
-        std::string("the ") + buffer + " of rank " + std::to_string(rank) + " has " + std::to_string(have) +
-            " elements; its piece has " + std::to_string(need));
+  check(have == need, operation, "the ", buffer, " of rank ", rank, " has ", have,
+        " elements; its piece has ", need);
 }
 
 }  // namespace ddpp::detail
