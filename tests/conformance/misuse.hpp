@@ -132,6 +132,14 @@ TEST_CASE("misuse is said before anything is sent, and harms nothing") {
     EXPECT(says(EXPECT_THROWS(ddpp::usage_error, ddpp::all_reduce(comm, front, shifted)), "overlap"));
     EXPECT_THROWS(ddpp::usage_error, ddpp::all_reduce(comm, shifted, front));
     EXPECT_THROWS(ddpp::usage_error, ddpp::all_gather(comm, std::span(whole).subspan(5, 10), whole));
+    // Counts that contradict each other, or wrap around.
+    const std::size_t sent[] = {2, 2}, wrapping[] = {static_cast<std::size_t>(-7), 7};
+    std::size_t arriving[] = {2, 2};
+    arriving[comm.rank()] = 1;
+    std::vector<int> four(4), three(3), seven(7), none;
+    EXPECT(says(EXPECT_THROWS(ddpp::usage_error, ddpp::all_to_all_v(comm, four, sent, three, arriving)),
+                "from itself"));
+    EXPECT_THROWS(ddpp::usage_error, ddpp::all_gather_v(comm, seven, none, wrapping));
     std::vector<int> ones(10, 1);
     ddpp::all_reduce(comm, ones);
     EXPECT(ones[9] == 2);
