@@ -156,6 +156,7 @@ TEST_CASE("gather and scatter with each root") {
         for (int root = 0; root < comm.size(); ++root) {
           const bool is_root = comm.rank() == root;
           for (const std::size_t count : counts) {
+            if (count > 10'000 && root % 4 != 0) continue;  // some roots are enough for what takes long
             const auto own = elements(comm.rank(), count), all = elements_of_all(comm.size(), count);
             std::vector<std::int64_t> whole(is_root ? ranks * count : 0);
             ddpp::gather(comm, own, whole, root, algorithm...);
