@@ -25,6 +25,26 @@ class fork_registry {
     descriptors_.push_back(fd);
   }
 
+  /// Adds what `open_one()` returns (unless it is negative), with no fork in between.
+  template <class F>
+  int open(F&& open_one) {
+    const std::lock_guard lock(mutex_);
+    descriptors_.push_back(-1);  // first, as it may throw
+    const int fd = open_one();
+    descriptors_.back() = fd;
+    if (fd < 0) descriptors_.pop_back();
+    return fd;
+  }
+
+  /// Closes a descriptor that was added, with no fork in between.
+  void close(int fd) {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = std::find(descriptors_.begin(), descriptors_.end(), fd); at != descriptors_.end()) {
+      descriptors_.erase(at);
+    }
+    ::close(fd);
+  }
+
   void remove(int fd) {
     const std::lock_guard lock(mutex_);
     if (const auto at = std::find(descriptors_.begin(), descriptors_.end(), fd); at != descriptors_.end()) {

@@ -3,14 +3,13 @@
 #pragma once
 
 #include <ddpp/concepts.hpp>
+#include <ddpp/detail/small_file.hpp>
 #include <ddpp/detail/socket.hpp>
 #include <ddpp/error.hpp>
 
 #include <array>
 #include <cstddef>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <mutex>
 #include <string>
 
@@ -25,8 +24,7 @@ inline secret read_job_secret() {
   if (const char* value = std::getenv("DDPP_SECRET"); value != nullptr && *value != '\0') return value;
   const char* path = std::getenv("DDPP_SECRET_FILE");
   if (path == nullptr || *path == '\0') return {};
-  std::ifstream file(path, std::ios::binary);
-  secret content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  secret content = read_small_file(path);
   while (!content.empty() && (content.back() == '\n' || content.back() == '\r')) content.pop_back();
   if (content.empty()) {
     throw authentication_error(std::string("DDPP_SECRET_FILE names ") + path +

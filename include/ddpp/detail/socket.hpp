@@ -42,6 +42,13 @@ class descriptor {
   explicit descriptor(int fd) : fd_(fd) {
     if (fd_ >= 0) fork_registry::instance().add(fd_);
   }
+  /// Owns what `open_one()` returns. Even a fork by another thread meanwhile leaves none open in the child.
+  template <class F>
+  static descriptor open(F&& open_one) {
+    descriptor result;
+    result.fd_ = fork_registry::instance().open(std::forward<F>(open_one));
+    return result;
+  }
   descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)), guard_(other.guard_) {}
   descriptor& operator=(descriptor&& other) noexcept {
     if (this != &other) {
@@ -56,8 +63,7 @@ class descriptor {
   void reset() noexcept {
     const int fd = std::exchange(fd_, -1);
     if (fd < 0 || guard_.in_child()) return;
-    fork_registry::instance().remove(fd);
-    ::close(fd);
+    fork_registry::instance().close(fd);
   }
 
   /// -1 when there is none, or none any more.
@@ -107,7 +113,7 @@ inline void fill_random(std::span<std::byte> out) {
 /// A descriptor that poll(2) can wait for and any thread can make ready.
 class wake_event {
  public:
-  wake_event() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  wake_event() : fd_(descriptor::open([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })) {
     if (!fd_) throw_out_of_descriptors("could not make an eventfd", errno);
   }
   int get() const noexcept { return fd_.get(); }
@@ -183,7 +189,8 @@ inline void expect_prompt_reader(int fd) noexcept {
 }
 
 inline descriptor open_socket(int family) {
-  descriptor result(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  descriptor result =
+      descriptor::open([=] { return ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
   if (!result && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
     throw_out_of_descriptors("could not open a socket", errno);
   }
@@ -214,11 +221,12 @@ inline descriptor listen_on(const std::string& host, std::uint16_t port, bool* i
 
 /// Accepts without blocking. An empty result leaves the reason in errno.
 inline descriptor accept_on(int listener) {
-  int fd = -1;
-  do fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  while (fd < 0 && errno == EINTR);
-  descriptor result(fd);
-  if (result) set_connection_options(fd);
+  descriptor result;
+  do {
+    result =
+        descriptor::open([=] { return ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+  } while (!result && errno == EINTR);
+  if (result) set_connection_options(result.get());
   return result;
 }
 

@@ -102,6 +102,7 @@ class tcp_connector {
     if (code == 0) code = connection_problem(socket_.get());
     if (code != 0) return next(code);
     handshake_.emplace(who_, host_and_port(host_, port_));
+    attempt_until_ = until_;  // to give up on a connection that may have been accepted would lose it
     return std::nullopt;
   }
 

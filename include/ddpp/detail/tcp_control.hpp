@@ -155,7 +155,8 @@ class tcp_control {
   static constexpr milliseconds repetition_pause{20};
   static constexpr int most_repetitions = 8;
   static constexpr milliseconds longest_goodbye{1'000};
-  static constexpr milliseconds hub_stays{500};  // for those who leave at about the same time
+  static constexpr milliseconds hub_stays{500};     // for those who leave at about the same time
+  static constexpr milliseconds time_to_come{500};  // to a new hub
   static constexpr milliseconds refusals_for_gone{1'000};
 
   struct mismatch {
@@ -224,6 +225,8 @@ class tcp_control {
   void leaves(int peer, const std::string& last_words);
   void hub_is_gone();
   void choose_hub();
+  void call(int peer);
+  void look_for_members();
 
   void propose(const failure& cause);
   void rule(const failure& cause);
@@ -318,6 +321,7 @@ class tcp_control {
   int missing_endpoints_ = 0;
   std::optional<failure> pending_proposal_;
   deadline rule_alone_at_ = deadline::max();
+  deadline look_for_members_at_ = deadline::max();
   deadline next_stall_survey_ = {};
   bool said_goodbye_ = false;
   deadline goodbye_until_ = deadline::max();
@@ -428,6 +432,7 @@ inline void tcp_control::run() {
     serve_members();
     listener_->serve([this](const introduction& who) { return judge(who); },
                      [&](descriptor socket, const introduction& who) { welcome(std::move(socket), who); });
+    look_for_members();
     serve_connectors();
     serve_suspects();
     serve_surveys();
@@ -438,7 +443,7 @@ inline void tcp_control::run() {
 inline void tcp_control::wait_for_something() {
   entries_.assign({{wake_.get(), POLLIN, 0}});
   listener_->add_to(entries_);
-  deadline due = std::min({listener_->next_due(), rule_alone_at_, goodbye_until_});
+  deadline due = std::min({listener_->next_due(), rule_alone_at_, goodbye_until_, look_for_members_at_});
   for (const auto& attempt : attempts_) {
     attempt.connector.add_to(entries_);
     due = std::min(due, attempt.connector.next_due());
@@ -551,13 +556,28 @@ inline void tcp_control::choose_hub() {
     if (r != rank_ && (!is_here(r) || unreachable_[places(r)])) continue;
     hub_rank_ = r;
     if (r == rank_) break;
-    const tcp_endpoint& to = endpoints_[places(r)];
-    attempts_.push_back({purpose::control, r,
-                         tcp_connector(to.host, to.port, {purpose::control, group_, rank_, r},
-                                       deadline_after(longest_silence), milliseconds(0))});
-    return;
+    return call(r);
   }
+  look_for_members_at_ = std::chrono::steady_clock::now() + time_to_come;
   if (pending_proposal_) rule(*pending_proposal_);
+}
+
+inline void tcp_control::call(int peer) {
+  const tcp_endpoint& to = endpoints_[places(peer)];
+  attempts_.push_back({purpose::control, peer,
+                       tcp_connector(to.host, to.port, {purpose::control, group_, rank_, peer},
+                                     deadline_after(longest_silence), milliseconds(0))});
+}
+
+/// A new hub knows of nobody who died before coming to it. So it looks who of those it misses still listens:
+/// a rank that refuses has ended without a goodbye. (Who answers will say that it expects no call, and come.)
+inline void tcp_control::look_for_members() {
+  if (std::chrono::steady_clock::now() < look_for_members_at_) return;
+  look_for_members_at_ = deadline::max();
+  if (said_goodbye_) return;  // the next hub's business
+  for (int r = rank_ + 1; r < size_; ++r) {
+    if (is_here(r) && !members_.contains(r)) call(r);
+  }
 }
 
 inline void tcp_control::serve_connectors() {
@@ -586,6 +606,13 @@ inline void tcp_control::serve_connectors() {
         propose({failure_kind::revoked, rank_,
                  "rank " + std::to_string(rank_) + " could not connect to rank " + std::to_string(done.peer) +
                      ": " + done.connector.error_text()});
+      }
+    } else if (hub_rank_ == rank_) {
+      if (said_goodbye_) continue;
+      if (done.connector.refused() && is_here(done.peer) && !members_.contains(done.peer)) {
+        lost(done.peer, "nobody listens at its address any more");
+      } else if (look_for_members_at_ == deadline::max()) {
+        look_for_members_at_ = std::chrono::steady_clock::now() + time_to_come;
       }
     } else if (state == tcp_connector::state::failed) {
       unreachable_[places(done.peer)] = true;
@@ -621,8 +648,9 @@ inline admission tcp_control::judge(const introduction& who) {
   }
   if (who.what == purpose::control) {
     // A higher rank may hear of the old hub's goodbye, and come, before this one does.
-    if (members_.contains(who.from)) return admission::duplicate;
-    return rank_ < who.from ? admission::welcome : admission::not_expected;
+    if (rank_ > who.from) return admission::not_expected;
+    members_.erase(who.from);  // who comes again has given up the connection before
+    return admission::welcome;
   }
   if (who.what != purpose::data) return admission::not_expected;
   if (has_data_connection_[places(who.from)]) return admission::duplicate;

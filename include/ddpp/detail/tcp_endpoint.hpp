@@ -3,12 +3,12 @@
 #pragma once
 
 #include <ddpp/detail/handshake.hpp>
+#include <ddpp/detail/small_file.hpp>
 #include <ddpp/error.hpp>
 
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,10 +18,8 @@ namespace ddpp::detail {
 /// The same for all processes of one running system, and different between systems. Empty when the system
 /// does not say.
 inline std::string host_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
+  const std::string id = read_small_file("/proc/sys/kernel/random/boot_id");
+  return id.substr(0, id.find('\n'));
 }
 
 struct tcp_endpoint {

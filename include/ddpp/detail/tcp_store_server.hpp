@@ -46,7 +46,8 @@ class store_listener {
 class store_server {
  public:
   store_server(store_listener listener, const credentials& known)
-      : listener_(listener.release(), known), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+      : listener_(listener.release(), known),
+        epoll_(descriptor::open([] { return ::epoll_create1(EPOLL_CLOEXEC); })) {
     if (!epoll_) throw_out_of_descriptors("could not make an epoll descriptor", errno);
     thread_ = std::make_unique<joining_thread>([this] { run(); });
   }
