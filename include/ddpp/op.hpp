@@ -148,7 +148,8 @@ struct avg_t {
   static constexpr auto id = detail::reduction::avg;
 };
 
-/// Each rank's contribution times its factor, then the sum. Factors may differ from rank to rank.
+/// Each rank's contribution times its factor, then the sum. Factors may differ from rank to rank. Integers
+/// are multiplied by integers only, modulo 2^n as they are added.
 template <class X>
 struct premul_sum_t {
   static constexpr auto id = detail::reduction::premul_sum;
@@ -183,8 +184,14 @@ inline constexpr bool is_premul_sum = false;
 template <class X>
 inline constexpr bool is_premul_sum<premul_sum_t<X>> = true;
 
+/// A factor that would be rounded to an integer, 0.5 to 0, is refused.
 template <class Op, class T>
-concept scaled_sum = (std::same_as<Op, avg_t> || is_premul_sum<Op>)&&number<T>;
+inline constexpr bool can_scale = std::same_as<Op, avg_t>;
+template <class X, class T>
+inline constexpr bool can_scale<premul_sum_t<X>, T> = real_number<T> || std::integral<X>;
+
+template <class Op, class T>
+concept scaled_sum = number<T> && can_scale<Op, T>;
 
 /// What stands for the operation in fingerprints: custom ones by their member `name`, if they have it.
 template <class Op>

@@ -47,6 +47,15 @@ struct twelve_bytes {
   std::int32_t a, b, c;
 };
 
+class always_valid {  // trivially copyable, but not to be made of nothing
+ public:
+  explicit always_valid(int number) : number_(number) {}
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
 }  // namespace
 
 TEST_CASE("each type with each operation") {
@@ -88,6 +97,11 @@ TEST_CASE("any trivially copyable type with any callable") {
           },
           algorithm);
       for (const auto& x : t) EXPECT(x.a == 10 && x.b == 5 && x.c == -4);
+      std::vector<always_valid> v(1000, always_valid(comm.rank()));
+      ddpp::all_reduce(
+          comm, v, [](always_valid x, always_valid y) { return always_valid(x.number() + y.number()); },
+          algorithm);
+      for (const auto& x : v) EXPECT(x.number() == 10);
     });
   });
 }
@@ -229,6 +243,17 @@ TEST_CASE("pre-multiplied sums take each rank's own factor and keep the input") 
     std::vector<double> out(5);
     ddpp::all_reduce(comm, in, out, ddpp::premul_sum(0.5 * (comm.rank() + 1)));
     EXPECT(out[4] == 3.0 && in[4] == 1.0);
+  });
+}
+
+TEST_CASE("integers wrap around when multiplied as when added") {
+  on_ranks(2, [](auto& comm) {
+    std::vector<int> x(3, std::numeric_limits<int>::max());
+    ddpp::all_reduce(comm, x, ddpp::premul_sum(2));
+    EXPECT(x[0] == -4);
+    std::vector<std::uint16_t> y(3, 0xffff);
+    ddpp::all_reduce(comm, y, ddpp::premul_sum(0xffff));
+    EXPECT(y[0] == 2);
   });
 }
 

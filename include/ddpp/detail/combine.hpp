@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
 namespace ddpp::detail {
 
@@ -13,14 +14,16 @@ namespace ddpp::detail {
 /// fixed length, so that the compiler needs no proof of aliasing or alignment to use vectors even at -O2.
 template <class T, class Op>
 void combine(T* into, const T* first, const T* second, std::size_t count, const Op& op) {
-  constexpr std::size_t block = sizeof(T) >= 64 ? 1 : 64 / sizeof(T);
   std::size_t i = 0;
-  for (; i + block <= count; i += block) {
-    T a[block], b[block];
-    std::memcpy(a, first + i, sizeof a);
-    std::memcpy(b, second + i, sizeof b);
-    for (std::size_t k = 0; k < block; ++k) a[k] = op(a[k], b[k]);
-    std::memcpy(static_cast<void*>(into + i), a, sizeof a);
+  if constexpr (std::is_default_constructible_v<T>) {
+    constexpr std::size_t block = sizeof(T) >= 64 ? 1 : 64 / sizeof(T);
+    for (; i + block <= count; i += block) {
+      T a[block], b[block];
+      std::memcpy(a, first + i, sizeof a);
+      std::memcpy(b, second + i, sizeof b);
+      for (std::size_t k = 0; k < block; ++k) a[k] = op(a[k], b[k]);
+      std::memcpy(static_cast<void*>(into + i), a, sizeof a);
+    }
   }
   for (; i < count; ++i) into[i] = op(first[i], second[i]);
 }
@@ -48,7 +51,9 @@ void multiply(T* data, std::size_t count, X factor) {
     for (std::size_t i = 0; i < count; ++i)
       data[i] = T(static_cast<float>(data[i]) * static_cast<float>(factor));
   } else {
-    for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<T>(data[i] * static_cast<T>(factor));
+    const auto by = static_cast<T>(factor);
+    for (std::size_t i = 0; i < count; ++i)
+      data[i] = calculate(data[i], by, [](auto x, auto y) { return x * y; });
   }
 }
 
