@@ -121,6 +121,16 @@ TEST_CASE("a script's messages and collectives have a context of their own") {
   });
 }
 
+TEST_CASE("a script may exchange messages on the communicator that it was started from") {
+  on_ranks(2, [](auto& comm) {
+    std::vector<int> out(1, comm.rank()), in(1);
+    auto work = comm.start({.op = ddpp::collective::user},
+                           [&](auto&) { ddpp::send_recv(comm, out, 1 - comm.rank(), in, 1 - comm.rank()); });
+    work.wait();
+    EXPECT(in[0] == 1 - comm.rank());
+  });
+}
+
 TEST_CASE("an algorithm from public pieces only") {
   on_ranks(4, [](auto& comm) {
     std::vector<double> x(1000, comm.rank());

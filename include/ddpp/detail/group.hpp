@@ -11,6 +11,7 @@
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/exception_text.hpp>
 #include <ddpp/detail/fork_guard.hpp>
+#include <ddpp/detail/socket.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/store.hpp>
@@ -129,26 +130,32 @@ class group {
     return point_to_point_.fetch_add(1, std::memory_order_relaxed) + 1;
   }
 
-  /// Throws what makes the group unusable, if anything does.
+  bool in_child() const noexcept { return guard_.in_child(); }
+  void refuse_in_child() const {
+    if (in_child()) {
+      throw usage_error(
+          "this communicator was made before fork(): only the parent can use it. Call ddpp::init in "
+          "the child for one of its own");
+    }
+  }
+
+  /// Throws what keeps a collective from being issued, if anything does.
   void check_usable(const fingerprint& next) {
+    if (executing == this && !in_child()) {
+      throw usage_error(
+          "a hook or an algorithm called a collective on the communicator it was started from, which "
+          "would wait for itself: use the communicator that it is given");
+    }
     check_usable(
         [&] {
           return next.op == collective::hook ? std::string("a reduction") : std::string(name_of(next.op));
         },
         name_of(next.op));
   }
+  /// Throws what makes the group unusable, if anything does.
   template <class Describe>
   void check_usable(Describe&& describe_operation, const char* operation) {
-    if (guard_.in_child()) {
-      throw usage_error(
-          "this communicator was made before fork(): only the parent can use it. Call ddpp::init in "
-          "the child for one of its own");
-    }
-    if (executing == this) {
-      throw usage_error(
-          "a hook or an algorithm called a collective on the communicator it was started from, which "
-          "would wait for itself: use the communicator that it is given");
-    }
+    refuse_in_child();
     if (has_swallowed_.load(std::memory_order_acquire)) rethrow_swallowed();
     if (has_failed()) throw_failure(cause(), rank(), describe_operation(), operation, issued_.load());
   }
@@ -187,10 +194,12 @@ class group {
 
     bool done() override { return finished_.load(std::memory_order_acquire); }
     bool wait_until(deadline until) override {
+      owner_->refuse_in_child();
       std::unique_lock lock(owner_->mutex_);
       return owner_->task_finished_.wait_until(lock, until, [&] { return done(); });
     }
     void wait() override {
+      owner_->refuse_in_child();
       std::unique_lock lock(owner_->mutex_);
       owner_->task_finished_.wait(lock, [&] { return done(); });
     }
@@ -198,7 +207,7 @@ class group {
       if (error_) std::rethrow_exception(error_);
     }
     void abandon() noexcept override {
-      if (owner_->guard_.in_child()) return;
+      if (owner_->in_child()) return;
       wait();
       if (error_) owner_->swallow(error_);
     }
@@ -230,13 +239,6 @@ class group {
     group& owner;
   };
 
-  struct progress_thread {
-    std::thread thread;
-    ~progress_thread() {
-      if (thread.joinable()) thread.join();
-    }
-  };
-
   // A waiter raises turn_waiters_ before it looks at served_; who passes the turn stores served_ before it
   // looks at turn_waiters_. Both orders are sequentially consistent, so one of the two sees the other.
   void await_turn(std::uint64_t ticket) {
@@ -256,9 +258,9 @@ class group {
   void enqueue(const std::shared_ptr<task>& job) {
     {
       const std::lock_guard lock(mutex_);
-      if (!progress_.thread.joinable()) progress_.thread = std::thread([this] { make_progress(); });
+      if (!progress_) progress_ = std::make_unique<joining_thread>([this] { make_progress(); });
+      queue_.push_back(job);  // before a number is taken: it may throw
       job->print_.sequence = issued_.fetch_add(1) + 1;
-      queue_.push_back(job);
     }
     task_queued_.notify_one();
   }
@@ -403,7 +405,7 @@ class group {
   std::exception_ptr swallowed_;
   failure cause_;
   bool stopping_ = false;
-  progress_thread progress_;  // last: joined before anything that it uses goes
+  std::unique_ptr<joining_thread> progress_;  // last: joined before anything that it uses goes
 };
 
 }  // namespace ddpp::detail
