@@ -45,11 +45,14 @@ class message final : public completion {
       : owner_(std::move(owner)), description_(description), request_(std::move(request)) {}
 
   bool done() override {
+    if (!over_ && owner_->in_child()) return false;
     if (!over_ && test()) over_ = true;
     return over_;
   }
   bool wait_until(deadline until) override {
     if (over_) return true;
+    owner_->refuse_in_child();
+    error_ = nullptr;  // an earlier wait's time may have been up
     try {
       request_.wait(until);
     } catch (const deadline_passed&) {
@@ -72,6 +75,7 @@ class message final : public completion {
     if (error_) std::rethrow_exception(error_);
   }
   void abandon() noexcept override {
+    if (owner_->in_child()) return;
     wait();
     if (error_) owner_->swallow(error_);
   }
@@ -169,11 +173,14 @@ void recv(C& comm, B&& data, int from, int tag = 0) {
   detail::run_message(comm, description, detail::post_receive(comm, data, description));
 }
 
-/// Sends `out` to rank `to` while receiving `in` from rank `from`. Blocks until both are done.
+/// Sends `out` to rank `to` while receiving `in` from rank `from`; the two do not overlap. Blocks until both
+/// are done.
 template <detail::any_communicator C, buffer O, mutable_buffer I>
 void send_recv(C& comm, O&& out, int to, I&& in, int from, int tag = 0) {
   const auto sending = detail::describe_message(comm, "send_recv", " to rank ", to, tag);
   const auto receiving = detail::describe_message(comm, "send_recv", " from rank ", from, tag);
+  detail::check(detail::are_apart(std::as_bytes(as_span(out)), std::as_bytes(as_span(in))), "send_recv",
+                "the two buffers overlap");
   auto received = detail::post_receive(comm, in, receiving)();
   detail::run_message(comm, sending, detail::post_send(comm, out, sending));
   detail::run_message(comm, receiving, [&] { return std::move(received); });

@@ -2,6 +2,7 @@
 // The handle of an asynchronous operation.
 #pragma once
 
+#include <ddpp/detail/deadline.hpp>
 #include <ddpp/failure.hpp>
 
 #include <chrono>
@@ -57,9 +58,7 @@ class [[nodiscard("a work that is dropped is waited for at once")]] work {
   template <class Rep, class Period>
   bool wait_for(std::chrono::duration<Rep, Period> patience) {
     if (!pending_) return true;
-    const auto until = std::chrono::steady_clock::now() +
-                       std::chrono::duration_cast<std::chrono::steady_clock::duration>(patience);
-    if (!pending_->wait_until(until)) return false;
+    if (!pending_->wait_until(detail::deadline_after(patience))) return false;
     see();
     return true;
   }

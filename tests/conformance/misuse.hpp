@@ -132,6 +132,7 @@ TEST_CASE("misuse is said before anything is sent, and harms nothing") {
     EXPECT(says(EXPECT_THROWS(ddpp::usage_error, ddpp::all_reduce(comm, front, shifted)), "overlap"));
     EXPECT_THROWS(ddpp::usage_error, ddpp::all_reduce(comm, shifted, front));
     EXPECT_THROWS(ddpp::usage_error, ddpp::all_gather(comm, std::span(whole).subspan(5, 10), whole));
+    EXPECT_THROWS(ddpp::usage_error, ddpp::send_recv(comm, x, 1 - comm.rank(), x, 1 - comm.rank()));
     // Counts that contradict each other, or wrap around.
     const std::size_t sent[] = {2, 2}, wrapping[] = {static_cast<std::size_t>(-7), 7};
     std::size_t arriving[] = {2, 2};

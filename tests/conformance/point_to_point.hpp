@@ -147,6 +147,24 @@ TEST_CASE("messages never wait behind a collective") {
   });
 }
 
+TEST_CASE("waiting with any patience, and again after one's time was up") {
+  on_ranks(
+      2,
+      [](auto& comm) {
+        std::vector<int> x(1), y(1);
+        auto received = ddpp::irecv(comm, x, 1 - comm.rank());
+        if (comm.rank() == 0) {  // rank 1 sends only after it has heard
+          EXPECT(!received.wait_for(-1h) && !received.wait_for(0.5ms));
+          EXPECT_THROWS(ddpp::timeout_error, received.wait());
+          ddpp::send(comm, y, 1);
+        }
+        EXPECT(received.wait_for(std::chrono::milliseconds::max()));
+        received.wait();
+        if (comm.rank() == 1) ddpp::send(comm, y, 0);
+      },
+      300ms);
+}
+
 TEST_CASE("a receive whose time is up leaves the communicator usable") {
   on_ranks(
       2,

@@ -108,19 +108,18 @@ void check_peer(const C& comm, int rank, const char* operation, const char* role
         comm.size());
 }
 
-/// The same elements, or none in common.
 template <class T, class U>
-void check_overlap(std::span<T> in, std::span<U> out, const char* operation) {
+bool are_apart(std::span<T> in, std::span<U> out) {
   const auto a = reinterpret_cast<std::uintptr_t>(in.data()),
              b = reinterpret_cast<std::uintptr_t>(out.data());
-  check(in.empty() || out.empty() || a + in.size_bytes() <= b || b + out.size_bytes() <= a, operation,
-        "input and output overlap in part; they must be the same buffer or separate ones");
+  return in.empty() || out.empty() || a + in.size_bytes() <= b || b + out.size_bytes() <= a;
 }
 
-/// In-place all_gather and reduce_scatter follow NCCL: the small buffer is its rank's place in the large one.
+/// For buffers that are not the same.
 template <class T, class U>
-bool is_piece_of(std::span<T> piece, std::span<U> whole, int rank) {
-  return piece.data() == whole.data() + static_cast<std::size_t>(rank) * piece.size();
+void check_overlap(std::span<T> in, std::span<U> out, const char* operation) {
+  check(are_apart(in, out), operation,
+        "input and output overlap in part; they must be the same buffer or separate ones");
 }
 
 }  // namespace detail

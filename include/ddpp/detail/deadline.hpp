@@ -11,9 +11,12 @@
 namespace ddpp::detail {
 
 /// Now plus `timeout`. Durations beyond a year (milliseconds::max() among them) end in a year.
-inline deadline deadline_after(std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds year = std::chrono::hours(24 * 365);
-  return std::chrono::steady_clock::now() + std::clamp(timeout, std::chrono::milliseconds(0), year);
+template <class Rep, class Period>
+deadline deadline_after(std::chrono::duration<Rep, Period> timeout) {
+  constexpr std::chrono::hours year(24 * 365);
+  const deadline now = std::chrono::steady_clock::now();
+  if (timeout >= year) return now + year;
+  return now + std::chrono::ceil<deadline::duration>(std::max(timeout, timeout.zero()));
 }
 
 /// What is left, rounded up, so that a wait for it does not end early; 0 when there is nothing left.
