@@ -2,12 +2,17 @@
 // What becomes of a shared segment when ranks die, do not come, come twice, fork, or cannot see each other.
 #include <ddpp/backends/shm.hpp>
 #include <ddpp/backends/threads.hpp>
+#include <ddpp/barrier.hpp>
+#include <ddpp/communicator.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/file_store.hpp>
 #include <ddpp/hash_store.hpp>
+#include <ddpp/point_to_point.hpp>
+#include <ddpp/work.hpp>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <doctest/doctest.h>
@@ -16,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <string>
@@ -329,6 +335,45 @@ TEST_CASE_TEMPLATE("a forked child cannot use its parent's group, and cannot har
   });
 }
 
+TEST_CASE("a forked child does not wait for its parent's pending work") {
+  ddpp::communicator<shm> comm(bootstrap_of(0, 1, nullptr));
+  std::atomic<bool> running{false}, go_on{false};
+  std::vector<int> x(1), y(1);
+  auto received = ddpp::irecv(comm, x, 0);
+  auto script = comm.start({.op = ddpp::collective::user}, [&](auto&) {
+    running = true;
+    while (!go_on) std::this_thread::sleep_for(1ms);
+  });
+  while (!running) std::this_thread::sleep_for(1ms);
+  const pid_t child = fork_child([&] {
+    EXPECT(!received.done() && !script.done());
+    EXPECT(contains(message_of<ddpp::usage_error>([&] { received.wait(); }), "fork"));
+    EXPECT(contains(message_of<ddpp::usage_error>([&] { script.wait(); }), "fork"));
+    { const ddpp::work dropped = std::move(received), dropped_too = std::move(script); }
+    ::_exit(0);
+  });
+  CHECK(status_of(child) == 0);
+  go_on = true;
+  script.wait();
+  ddpp::send(comm, y, 0);
+  received.wait();
+}
+
+TEST_CASE("no thread for asynchronous work is an error that leaves the communicator usable") {
+  ddpp::communicator<shm> comm(bootstrap_of(0, 1, nullptr));
+  pthread_attr_t usual, absurd;
+  REQUIRE(::pthread_getattr_default_np(&usual) == 0);
+  REQUIRE(::pthread_attr_init(&absurd) == 0);
+  REQUIRE(::pthread_attr_setstacksize(&absurd, std::size_t{1} << 50) == 0);
+  REQUIRE(::pthread_setattr_default_np(&absurd) == 0);
+  CHECK_THROWS_AS((void)ddpp::barrier_async(comm), ddpp::resource_error);
+  REQUIRE(::pthread_setattr_default_np(&usual) == 0);
+  ddpp::barrier(comm);
+  ddpp::barrier_async(comm).wait();
+  ::pthread_attr_destroy(&usual);
+  ::pthread_attr_destroy(&absurd);
+}
+
 TEST_CASE("a child that outlives its parent does not keep the parent alive for the group") {
   const scratch_directory directory;
   std::array<int, 2> ready{};
@@ -427,6 +472,26 @@ TEST_CASE("one who has left after something else than the others is a mismatch")
     if (t.rank() == 1) return t.leave();
     std::vector<std::byte> in(8);
     EXPECT(cause_of([&] { t.irecv(in, 1, -1).wait(soon()); }).kind == ddpp::failure_kind::mismatch);
+  });
+}
+
+TEST_CASE("one who has gone through more collectives than the others, and left, is a mismatch") {
+  support::as_threads<shm>::run(2, [](shm& t) {
+    ddpp::fingerprint print;
+    print.op = ddpp::collective::all_reduce;
+    print.sequence = 1;
+    print.count = t.rank() == 0 ? 5 : 0;
+    t.enter(print);
+    if (t.rank() == 1) {
+      t.leave();
+      print.sequence = 2;
+      t.enter(print);
+      return t.leave();
+    }
+    std::vector<std::byte> in(8);
+    const ddpp::failure cause = cause_of([&] { t.irecv(in, 1, -1).wait(soon()); });
+    EXPECT(cause.kind == ddpp::failure_kind::mismatch);
+    EXPECT(contains(cause.text, "rank 1: left the group after all_reduce #2"));
   });
 }
 

@@ -58,7 +58,8 @@ inline std::string describe(const rank_state& state) {
     case rank_state::presence::unknown:
       return "no answer";
     case rank_state::presence::left:
-      return "left the group";
+      return state.last.op == collective::none ? "left the group"
+                                               : "left the group after " + ddpp::describe(state.last);
     case rank_state::presence::lost:
       return "died";
     case rank_state::presence::here:

@@ -699,7 +699,9 @@ class message_engine {
     if (op.done.load(std::memory_order_relaxed) || failed()) return;
     if (sending || (!at(op.peer).stopped && link_.is_dry(op.peer))) {
       const auto theirs = link_.last_known(op.peer);
-      if (op.tag < 0 && theirs && contradicts(*theirs)) return suspect(op.peer, current_, *theirs);
+      const auto went_on = [&] { return inside_ && theirs->sequence > current_.sequence; };
+      if (op.tag < 0 && theirs && (contradicts(*theirs) || went_on()))
+        return suspect(op.peer, current_, *theirs);
       fail({failure_kind::peer_lost, op.peer,
             "rank " + std::to_string(op.peer) + " left the group while rank " + std::to_string(rank_) +
                 (sending ? " was sending to it" : " was waiting for a message from it")});
