@@ -295,3 +295,17 @@ TEST_CASE("a table of the user's chooses by transport, bytes and ranks") {
     EXPECT(data[999] == 5);
   });
 }
+
+TEST_CASE("counts that do not agree are found where blocks travel together") {
+  on_ranks(4, [](auto& comm) {
+    const std::size_t sent[] = {2, 2, 2, 2};
+    std::size_t received[] = {2, 2, 2, 2};
+    if (comm.rank() == 1) received[3] = 1;
+    std::vector<int> in(8), out(comm.rank() == 1 ? 7 : 8);
+    const std::string text = EXPECT_THROWS(ddpp::mismatch_error, {
+      ddpp::all_to_all_v(comm, in, sent, out, received, ddpp::algorithms::bruck{});
+      for (;;) ddpp::barrier(comm);  // whose part was over may hear of it later
+    });
+    EXPECT(says(text, "rank 3 sent 8 bytes to rank 1, which receives 4 bytes from it"));
+  });
+}

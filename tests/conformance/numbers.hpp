@@ -129,6 +129,24 @@ TEST_CASE("sums of floats are close to the exact ones, and the same bits on all 
         EXPECT(std::memcmp(first.data(), second.data(), count * sizeof(float)) == 0);
         expect_same_bits(comm, first);
       });
+
+      const int root = comm.size() / 2;
+      with_each<ddpp::algorithms::tree, ddpp::algorithms::scatter_gather>([&](auto... algorithm) {
+        std::vector<float> total(count);
+        ddpp::reduce(comm, input, total, ddpp::sum, root, algorithm...);
+        for (std::size_t i = 0; comm.rank() == root && i < count; ++i)
+          EXPECT(std::abs(static_cast<double>(total[i]) - exact[i]) < 1e-5);
+      });
+
+      const std::size_t piece = count / static_cast<std::size_t>(comm.size());
+      const std::size_t start = piece * static_cast<std::size_t>(comm.rank());
+      const auto whole = std::span(input).first(piece * static_cast<std::size_t>(comm.size()));
+      with_each<ddpp::algorithms::ring, ddpp::algorithms::halving_doubling>([&](auto... algorithm) {
+        std::vector<float> part(piece);
+        ddpp::reduce_scatter(comm, whole, part, ddpp::sum, algorithm...);
+        for (std::size_t i = 0; i < piece; ++i)
+          EXPECT(std::abs(static_cast<double>(part[i]) - exact[start + i]) < 1e-5);
+      });
     });
   }
 }

@@ -22,12 +22,14 @@
 namespace ddpp::algorithms {
 
 /// The rows of each collective; the first that fits counts. Bytes are those of the whole buffer: of the
-/// root's for gather and scatter, of the output of all_gather, of a rank's input of the others.
+/// root's for gather and scatter, of the output of all_gather, of a rank's input of the others. Limits of up
+/// to eight ranks are measured, larger ones follow the steps and bytes in docs/algorithms.md.
 ///
 /// Derive from it to replace some of the tables:
 ///
 ///   using namespace ddpp::algorithms;
 ///   struct my_table : default_table {
+///     static constexpr std::string_view name = "my_table";  // the same on all ranks
 ///     static constexpr std::tuple broadcast{row{"tcp", 1 << 20, any, tree{}},
 ///                                           row{"", any, any, my_broadcast{}}};
 ///   };
@@ -49,32 +51,40 @@ struct default_table {
       row{"", any, any, ring{}},
   };
   static constexpr std::tuple reduce_scatter{
+      row{"", any, 3, ring{}},
       row{"", 16 << 10, any, halving_doubling{}},
       row{"", any, any, ring{}},
   };
   static constexpr std::tuple all_gather{
+      row{"threads", any, 4, ring{}},
+      row{"shm", any, 4, ring{}},
       row{"", 64 << 10, any, bruck{}},
       row{"", any, any, ring{}},
   };
   static constexpr std::tuple broadcast{
       row{"", 256 << 10, any, tree{}},
+      row{"", any, 16, ring{}},
+      row{"", 8 << 20, any, scatter_gather{}},
       row{"", any, any, ring{}},
   };
   static constexpr std::tuple reduce{
+      row{"", any, 8, tree{}},
       row{"", 256 << 10, any, tree{}},
       row{"", any, any, scatter_gather{}},
   };
   static constexpr std::tuple gather{
+      row{"", any, 8, direct{}},
       row{"", 16 << 10, any, tree{}},
       row{"", any, any, direct{}},
   };
   static constexpr std::tuple scatter{
+      row{"", any, 8, direct{}},
       row{"", 16 << 10, any, tree{}},
       row{"", any, any, direct{}},
   };
   static constexpr std::tuple all_to_all{
       row{"", any, 3, direct{}},
-      row{"", 4 << 10, any, bruck{}},
+      row{"", 16 << 10, any, bruck{}},
       row{"", any, any, direct{}},
   };
 };
@@ -116,7 +126,8 @@ struct automatic_with {
                            [&](const auto& chosen) { chosen.scatter(comm, in, out, blocks, root); });
   }
 
-  /// With counts of their own no rank knows how much the others send, so all take the last row.
+  /// With counts of their own no rank knows how much the others send: only a row without a limit of bytes
+  /// fits.
   template <class Comm>
   void all_to_all(Comm& comm, std::span<const std::byte> in, const detail::partition& sent,
                   std::span<std::byte> out, const detail::partition& received) const {

@@ -47,17 +47,21 @@ constexpr std::size_t next_row() {
 template <const auto& Rows, class Transport, std::size_t From = 0, class F>
 void with_first_fit(std::size_t bytes, int ranks, F&& f) {
   constexpr std::size_t index = next_row<Rows, Transport, From>();
-  static_assert(index < std::tuple_size_v<std::remove_cvref_t<decltype(Rows)>>,
+  constexpr bool found = index < std::tuple_size_v<std::remove_cvref_t<decltype(Rows)>>;
+  static_assert(found,
                 "ddpp: this table of algorithms has no row without limits for this transport: let "
                 "row{\"\", any, any, an algorithm} be its last");
-  constexpr const auto& row = std::get<index>(Rows);
-  if constexpr (row.bytes == algorithms::any && row.ranks == algorithms::any) {
-    f(row.algorithm);
-  } else {
-    if (bytes <= row.bytes && static_cast<std::size_t>(ranks) <= row.ranks)
+  if constexpr (found) {
+    constexpr const auto& row = std::get<index>(Rows);
+    constexpr bool always = row.bytes == algorithms::any && row.ranks == algorithms::any;
+    if constexpr (always) {
       f(row.algorithm);
-    else
-      with_first_fit<Rows, Transport, index + 1>(bytes, ranks, f);
+    } else {
+      if (bytes <= row.bytes && static_cast<std::size_t>(ranks) <= row.ranks)
+        f(row.algorithm);
+      else
+        with_first_fit<Rows, Transport, index + 1>(bytes, ranks, f);
+    }
   }
 }
 
