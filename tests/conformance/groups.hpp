@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "suite.hpp"
 
@@ -128,6 +130,20 @@ TEST_CASE("a script may exchange messages on the communicator that it was starte
                            [&](auto&) { ddpp::send_recv(comm, out, 1 - comm.rank(), in, 1 - comm.rank()); });
     work.wait();
     EXPECT(in[0] == 1 - comm.rank());
+  });
+}
+
+TEST_CASE("a script that waits for what comes after it is told so") {
+  on_ranks(1, [](auto& comm) {
+    ddpp::work later;
+    std::atomic<bool> issued{false};
+    auto work = comm.start({.op = ddpp::collective::user}, [&](auto&) {
+      while (!issued) std::this_thread::sleep_for(1ms);
+      later.wait();
+    });
+    later = ddpp::barrier_async(comm);
+    issued = true;
+    EXPECT_THROWS(ddpp::usage_error, work.wait());
   });
 }
 

@@ -61,7 +61,9 @@ template <transport T>
 class group {
  public:
   group(const bootstrap& boot, const typename T::options& options)
-      : boot_(boot), options_(options), timeout_(boot.timeout), transport_(boot, options) {}
+      : boot_(boot), options_(options), timeout_(boot.timeout), transport_(boot, options) {
+    boot_.check_peers = {};  // they have come
+  }
   group(const group&) = delete;
   group& operator=(const group&) = delete;
 
@@ -194,21 +196,20 @@ class group {
 
     bool done() override { return finished_.load(std::memory_order_acquire); }
     bool wait_until(deadline until) override {
-      owner_->refuse_in_child();
+      check_can_wait();
       std::unique_lock lock(owner_->mutex_);
       return owner_->task_finished_.wait_until(lock, until, [&] { return done(); });
     }
     void wait() override {
-      owner_->refuse_in_child();
-      std::unique_lock lock(owner_->mutex_);
-      owner_->task_finished_.wait(lock, [&] { return done(); });
+      check_can_wait();
+      block();
     }
     void rethrow() override {
       if (error_) std::rethrow_exception(error_);
     }
     void abandon() noexcept override {
       if (owner_->in_child()) return;
-      wait();
+      block();
       if (error_) owner_->swallow(error_);
     }
 
@@ -220,6 +221,18 @@ class group {
     fingerprint print_;
     std::exception_ptr error_;
     std::atomic<bool> finished_{false};
+
+   private:
+    void check_can_wait() const {
+      owner_->refuse_in_child();
+      if (executing == owner_.get() && !finished_.load(std::memory_order_acquire)) {
+        throw usage_error("a hook or an algorithm waits for work that cannot begin before it has ended");
+      }
+    }
+    void block() {
+      std::unique_lock lock(owner_->mutex_);
+      owner_->task_finished_.wait(lock, [&] { return done(); });
+    }
   };
 
   template <class Script>
@@ -390,7 +403,7 @@ class group {
   static inline thread_local const void* executing = nullptr;
 
   const fork_guard guard_;
-  const bootstrap boot_;
+  bootstrap boot_;
   const typename T::options options_;
   const std::chrono::milliseconds timeout_;
   T transport_;
