@@ -6,6 +6,7 @@
 #include <ddpp/algorithms/automatic.hpp>
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/group.hpp>
+#include <ddpp/detail/member_watch.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/prefix_store.hpp>
 
@@ -121,20 +122,33 @@ class communicator {
     if (scope_) throw usage_error(detail::text(what, " cannot be called inside a hook or an algorithm"));
   }
 
-  communicator new_group(const std::string& key, int rank, int size) const;
+  /// Of `members`, ranks of this group in the order of the new one.
+  communicator new_group(const std::string& key, const std::vector<int>& members,
+                         const char* operation) const;
 
   std::shared_ptr<detail::group<T>> group_;
   detail::script_scope* scope_ = nullptr;
 };
 
 template <ddpp::transport T, class A>
-communicator<T, A> communicator<T, A>::new_group(const std::string& key, int rank, int size) const {
+communicator<T, A> communicator<T, A>::new_group(const std::string& key, const std::vector<int>& members,
+                                                 const char* operation) const {
   bootstrap boot = group_->origin();
-  boot.rank = rank;
-  boot.size = size;
+  boot.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  boot.size = static_cast<int>(members.size());
   boot.deadline = group_->deadline_from_now();
-  if (size > 1) boot.store = std::make_shared<prefix_store>(detail::text(key, "/"), boot.store);
-  return communicator(boot, group_->options());
+  if (boot.size > 1) boot.store = std::make_shared<prefix_store>(detail::text(key, "/"), boot.store);
+  const auto watch = std::make_shared<detail::member_watch<T>>(*group_, members, operation);
+  boot.check_peers = [watch] { watch->look(); };
+  try {
+    return communicator(boot, group_->options());
+  } catch (const init_error&) {  // someone did not come; the reason is better known here
+    watch->look_for_cause();
+    throw;
+  } catch (const timeout_error&) {
+    watch->look_for_cause();
+    throw;
+  }
 }
 
 template <ddpp::transport T, class A>
@@ -155,9 +169,9 @@ communicator<T, A> communicator<T, A>::split(int color, int key) {
     if (e[0] == color) members.emplace_back(e[1], r);
   }
   std::sort(members.begin(), members.end());
-  const auto at = std::find(members.begin(), members.end(), std::pair(key, rank()));
-  return new_group(detail::text("split.", sequence, ".", color), static_cast<int>(at - members.begin()),
-                   static_cast<int>(members.size()));
+  std::vector<int> ranks;
+  for (const auto& member : members) ranks.push_back(member.second);
+  return new_group(detail::text("split.", sequence, ".", color), ranks, "split");
 }
 
 template <ddpp::transport T, class A>
@@ -179,8 +193,7 @@ communicator<T, A> communicator<T, A>::subgroup(const std::vector<int>& ranks) {
         detail::text("subgroup: rank ", rank(), " calls it but is not listed; only members call"));
   }
   group_->check_usable([] { return std::string("subgroup"); }, "subgroup");
-  return new_group(detail::text("subgroup.", list, ".", group_->next_subgroup(list)),
-                   static_cast<int>(at - ranks.begin()), static_cast<int>(ranks.size()));
+  return new_group(detail::text("subgroup.", list, ".", group_->next_subgroup(list)), ranks, "subgroup");
 }
 
 }  // namespace ddpp

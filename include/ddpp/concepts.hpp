@@ -40,6 +40,9 @@ struct bootstrap {
   std::string host = {};         ///< the local address that reached the rendezvous; empty if size is 1
   ddpp::deadline deadline = {};  ///< for coming together, connections made later included in `timeout`
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  /// For constructors to call now and then while they wait for others: throws once it is known that those
+  /// will not come.
+  std::function<void()> check_peers = [] {};
 };
 
 /// A pending send or receive. `wait` throws `group_failed` or `deadline_passed`; both leave the buffer unused

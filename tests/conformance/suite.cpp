@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // The whole suite in one unit, since what a transport needs to come to life takes longer to compile than any
 // part.
+#include "absence.hpp"
 #include "algorithms.hpp"
 #include "collectives.hpp"
 #include "groups.hpp"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ddpp/concepts.hpp>
+#include <ddpp/detail/await_key.hpp>
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/fingerprint_text.hpp>
@@ -83,14 +84,9 @@ bool await_arrivals(fabric_memory& memory, int rank, deadline until, F&& meanwhi
 
 /// What rank 0 has put under the group's `key`. Blocks; `timeout_error` says that rank 0 did not come.
 inline std::string first_word_of_rank_0(const bootstrap& boot, const std::string& key) {
-  try {
-    boot.store->wait({key}, time_left(boot.deadline));
-    return boot.store->get(key);
-  } catch (const timeout_error& error) {
-    throw timeout_error("rank " + std::to_string(boot.rank) +
-                        ": rank 0 did not come in time to the group of " + std::to_string(boot.size) + " (" +
-                        error.what() + ")");
-  }
+  if (await_key(boot, key)) return boot.store->get(key);
+  throw timeout_error("rank " + std::to_string(boot.rank) + ": rank 0 did not come in time to the group of " +
+                      std::to_string(boot.size));
 }
 
 /// Tells the ranks that wait at the block why this one cannot come to it; throws the same.
@@ -106,6 +102,7 @@ bool come_together(fabric_memory& memory, const bootstrap& boot, F&& meanwhile) 
   announce_arrival(memory, boot.rank);
   try {
     const bool stays = await_arrivals(memory, boot.rank, boot.deadline, [&] {
+      boot.check_peers();
       if (boot.store->check({"refused"})) throw init_error(boot.store->get("refused"));
       meanwhile();
     });

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <ddpp/concepts.hpp>
+#include <ddpp/detail/await_key.hpp>
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/handshake.hpp>
@@ -374,24 +375,26 @@ inline void tcp_control::publish_and_listen(const bootstrap& boot) {
 }
 
 inline void tcp_control::meet_rank_0(const bootstrap& boot) {
-  try {
-    boot.store->wait({"tcp/0"}, time_left(boot.deadline));
-  } catch (const timeout_error&) {
-    throw_missing(missing_ranks(*boot.store));
-  }
+  if (!await_key(boot, "tcp/0")) throw_missing(missing_ranks(*boot.store));
   const std::string published = boot.store->get("tcp/0");
   const std::size_t space = published.find(' ');
   if (space == std::string::npos) throw init_error("rank 0 published an address that is none");
   group_ = group_id_from(std::string_view(published).substr(0, space));
   const tcp_endpoint rank_0 = tcp_endpoint::from(std::string_view(published).substr(space + 1));
   hub_.emplace(connect_and_prove(rank_0.host, rank_0.port, known_, {purpose::control, group_, rank_, 0},
-                                 boot.deadline));
+                                 boot.deadline, when_refused::give_up));
   hub_->send(encode({kind::endpoint, rank_, 0, own_endpoint_.text()}));
 }
 
 inline void tcp_control::await_everyone(const bootstrap& boot) {
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, boot.deadline, [&] { return together_ || ruling_ || !gave_up_.empty(); });
+  const auto is_known = [&] { return together_ || ruling_ || !gave_up_.empty(); };
+  for (auto left = time_left(boot.deadline); left.count() > 0; left = time_left(boot.deadline)) {
+    if (changed_.wait_for(lock, std::min(left, peer_check_interval), is_known)) break;
+    lock.unlock();
+    boot.check_peers();
+    lock.lock();
+  }
   if (together_) return;  // a failure since then is for the first operation to report
   const bool died = ruling_.has_value();
   const std::string problem = died ? ruling_->text : gave_up_;

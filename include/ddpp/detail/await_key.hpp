@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: BSL-1.0
+// How a transport waits in the store for what another rank will publish.
+#pragma once
+
+#include <ddpp/concepts.hpp>
+#include <ddpp/detail/deadline.hpp>
+#include <ddpp/error.hpp>
+#include <ddpp/store.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+namespace ddpp::detail {
+
+/// How often those who wait for others check whether they will come.
+inline constexpr std::chrono::milliseconds peer_check_interval{50};
+
+/// Waits for `key`, until boot.deadline at most, and returns whether it is there. Throws what
+/// boot.check_peers does.
+inline bool await_key(const bootstrap& boot, const std::string& key) {
+  for (;;) {
+    const auto slice = std::min(time_left(boot.deadline), peer_check_interval);
+    try {
+      boot.store->wait({key}, slice);
+      return true;
+    } catch (const timeout_error&) {
+      if (slice.count() == 0) return false;
+    }
+    boot.check_peers();
+  }
+}
+
+}  // namespace ddpp::detail
