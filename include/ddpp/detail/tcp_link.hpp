@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -43,19 +44,29 @@ class tcp_link final : public message_link {
   /// Before anything else: whose link this is.
   void serve(const message_engine& engine) noexcept { engine_ = &engine; }
 
-  /// A connection to `peer` has been made and both ends have proven themselves. Under the mutex.
-  void attach(message_engine& engine, int peer, descriptor socket) {
-    auto& place = connections_[static_cast<std::size_t>(peer)];
-    place = std::make_unique<connection>();
-    place->socket = std::move(socket);
-    if (!engine.failed() && engine.senders().contains(peer)) write(engine, peer, *place);
-    ring();
+  // For the control thread. It never waits for the engine's mutex here: who holds that one may be waiting for
+  // the control thread to bring a ruling.
+
+  /// A connection to `peer` has been made and both ends have proven themselves.
+  void connected(int peer, descriptor socket) {
+    {
+      const std::lock_guard lock(news_mutex_);
+      arrivals_.emplace_back(peer, std::move(socket));
+    }
+    tell_news();
+  }
+  /// Someone has left.
+  void presence_changed() { tell_news(); }
+  rank_state own_state() const {
+    const std::lock_guard lock(news_mutex_);
+    return own_state_;
   }
 
   /// Tells all peers, as far as their sockets take it at once, that nothing more will come. What they sent
   /// and nobody wanted is thrown away: a socket closed with something unread would take back what was sent.
   /// Under the mutex.
   void say_goodbye(const message_engine& engine, const fingerprint& last) {
+    take_news();
     frame_header header;
     header.kind = frame_kind::goodbye;
     header.print = last;
@@ -76,6 +87,7 @@ class tcp_link final : public message_link {
   }
 
   void poll(message_engine& engine) override {
+    take_news();
     engine.senders().for_each([&](int peer) {
       if (connection* const each = at(peer)) write(engine, peer, *each);
     });
@@ -102,6 +114,7 @@ class tcp_link final : public message_link {
 
   std::uint32_t announce_park(const message_engine& engine) override {
     wake_.clear();
+    take_news();
     entries_.assign({{wake_.get(), POLLIN, 0}});
     const auto add = [&](int peer, short events) {
       const connection* const each = at(peer);
@@ -159,7 +172,11 @@ class tcp_link final : public message_link {
   }
   void take_back(int, int) noexcept override {}
 
-  void publish(const fingerprint&, bool) noexcept override { note_progress(); }
+  void publish(const fingerprint& print, bool inside) noexcept override {
+    note_progress();
+    const std::lock_guard lock(news_mutex_);
+    own_state_ = {rank_state::presence::here, inside, print};
+  }
 
  private:
   struct connection {
@@ -184,6 +201,27 @@ class tcp_link final : public message_link {
   static constexpr int most_reads = 16;
   static constexpr int most_discarded = 256;
   static constexpr std::chrono::milliseconds first_patience{300}, longest_patience{10'000};
+
+  // Who parks stores parked_ before it looks for news, who brings some stores has_news_ before it looks at
+  // parked_, all sequentially consistent: one of the two sees the other.
+  void tell_news() {
+    has_news_.store(true);
+    ring();
+  }
+  void take_news() {
+    if (!has_news_.load()) return;
+    has_news_.store(false);
+    {
+      const std::lock_guard lock(news_mutex_);
+      for (auto& [peer, socket] : arrivals_) {
+        auto& place = connections_[static_cast<std::size_t>(peer)];
+        place = std::make_unique<connection>();
+        place->socket = std::move(socket);
+      }
+      arrivals_.clear();
+    }
+    ring();  // who is parked, or about to, does so for less than there is now
+  }
 
   connection* at(int peer) const noexcept { return connections_[static_cast<std::size_t>(peer)].get(); }
 
@@ -318,7 +356,10 @@ class tcp_link final : public message_link {
   std::vector<std::unique_ptr<connection>> connections_;  // by peer
   staging buffer_;
   std::vector<pollfd> entries_;
-  std::atomic<bool> parked_{false};
+  std::atomic<bool> parked_{false}, has_news_{false};
+  mutable std::mutex news_mutex_;  // guards the next two; the last one to be taken
+  std::vector<std::pair<int, descriptor>> arrivals_;
+  rank_state own_state_ = {rank_state::presence::here};
   wake_event wake_;
   deadline tell_hub_at_ = deadline::max();  // that we wait for long
   deadline park_until_ = {};

@@ -93,16 +93,12 @@ class tcp_transport {
       return control.ask_everyone(until);
     }
 
-    void connected(int peer, descriptor socket) override {
-      engine.locked([&] { link.attach(engine, peer, std::move(socket)); });
-    }
+    void connected(int peer, descriptor socket) override { link.connected(peer, std::move(socket)); }
     void failed(const failure& cause) override {
       engine.locked([&] { engine.accept_failure(cause); });
     }
-    void presence_changed() override {
-      engine.locked([&] { link.ring(); });
-    }
-    rank_state own_state() override { return engine.state(); }
+    void presence_changed() override { link.presence_changed(); }
+    rank_state own_state() override { return link.own_state(); }
 
     static void keep(core& forgotten) noexcept {
       static std::atomic<core*> kept{nullptr};  // reachable, so not a leak
