@@ -11,7 +11,7 @@
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/exception_text.hpp>
 #include <ddpp/detail/fork_guard.hpp>
-#include <ddpp/detail/socket.hpp>
+#include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/store.hpp>

@@ -17,6 +17,7 @@
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/copy.hpp>
 #include <ddpp/detail/fork_guard.hpp>
+#include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/detail/operation.hpp>
 #include <ddpp/detail/peer_set.hpp>
 #include <ddpp/detail/staging.hpp>
@@ -30,15 +31,12 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <span>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -343,6 +341,33 @@ class message_engine {
   };
 
   static constexpr int quick_tries = 300;
+  /// Lets go of a lock for a while, also when an exception ends it.
+  class unlocked_scope {
+   public:
+    explicit unlocked_scope(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+    ~unlocked_scope() { lock_.lock(); }
+    unlocked_scope(const unlocked_scope&) = delete;
+    unlocked_scope& operator=(const unlocked_scope&) = delete;
+
+   private:
+    std::unique_lock<std::mutex>& lock_;
+  };
+
+  /// The one who parks in the link. Under the mutex.
+  class leading {
+   public:
+    explicit leading(message_engine& engine) noexcept : engine_(engine) { engine_.leader_ = true; }
+    ~leading() {
+      engine_.leader_ = false;
+      if (engine_.followers_ > 0) engine_.followers_wake_.notify_one();
+    }
+    leading(const leading&) = delete;
+    leading& operator=(const leading&) = delete;
+
+   private:
+    message_engine& engine_;
+  };
+
   static constexpr std::chrono::microseconds longest_spin{200};
   static constexpr std::chrono::milliseconds longest_stretch{10};
   static constexpr std::chrono::milliseconds follower_nap{
@@ -686,9 +711,8 @@ class message_engine {
 
   void settle_suspicion(std::unique_lock<std::mutex>& lock) {
     const suspicion found = *std::exchange(suspicion_, std::nullopt);
-    lock.unlock();
+    const unlocked_scope open(lock);
     link_.investigate(*this, found);
-    lock.lock();
   }
 
   // Fails the group if `op` waits for one who has left.
@@ -724,12 +748,9 @@ class message_engine {
       link_.cancel_park();
       return;
     }
-    leader_ = true;
-    lock.unlock();
+    const leading here(*this);
+    const unlocked_scope open(lock);
     link_.park(*this, ticket, until);
-    lock.lock();
-    leader_ = false;
-    if (followers_ > 0) followers_wake_.notify_one();
   }
 
   void run_background();
@@ -762,7 +783,7 @@ class message_engine {
   std::atomic<bool> has_background_{false};
   bool stopping_ = false;
   std::condition_variable background_;
-  std::thread background_thread_;
+  std::unique_ptr<joining_thread> background_thread_;
 };
 
 inline bool message_engine::begin_message(int peer, const arrival& message) {
@@ -819,18 +840,8 @@ inline void message_engine::delivered(int peer, std::size_t bytes) noexcept {
 inline void message_engine::progress_in_background() {
   const std::lock_guard lock(mutex_);
   if (has_background_.load(std::memory_order_relaxed) || stopping_ || size() == 1) return;
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
-  try {
-    background_thread_ = std::thread([this] { run_background(); });
-    has_background_.store(true);
-  } catch (const std::system_error& error) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw resource_error("rank " + std::to_string(rank_) +
-                         ": cannot start a thread for background progress: " + error.what());
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  background_thread_ = std::make_unique<joining_thread>([this] { run_background(); });
+  has_background_.store(true);
 }
 
 inline void message_engine::run_background() {
@@ -857,7 +868,7 @@ inline void message_engine::stop_background() {
     background_.notify_all();
     wake_waiters();
   }
-  if (background_thread_.joinable()) background_thread_.join();
+  background_thread_.reset();
 }
 
 inline void message_engine::close(deadline until) {

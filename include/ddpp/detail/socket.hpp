@@ -6,6 +6,7 @@
 #include <ddpp/detail/address.hpp>
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/fork_guard.hpp>
+#include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
 
@@ -19,16 +20,12 @@
 #include <netinet/tcp.h>
 #include <new>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <span>
 #include <string>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <system_error>
-#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -130,38 +127,6 @@ class wake_event {
 
  private:
   descriptor fd_;
-};
-
-/// Joined by its destructor; in a forked child, where it does not run, let go.
-class joining_thread {
- public:
-  template <class F>
-  explicit joining_thread(F&& body) {
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
-    std::string problem;
-    try {
-      ::new (static_cast<void*>(&thread_)) std::thread(std::forward<F>(body));
-    } catch (const std::system_error& e) {
-      problem = e.what();
-    }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (!problem.empty()) throw resource_error("could not start a thread: " + problem);
-  }
-  joining_thread(const joining_thread&) = delete;
-  joining_thread& operator=(const joining_thread&) = delete;
-  ~joining_thread() {
-    if (guard_.in_child()) return;
-    thread_.join();
-    thread_.~thread();
-  }
-
- private:
-  fork_guard guard_;
-  union {
-    std::thread thread_;
-  };
 };
 
 inline void set_option(int fd, int level, int name, int value) noexcept {
