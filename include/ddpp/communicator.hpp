@@ -55,8 +55,11 @@ class communicator {
   /// How long any operation may take.
   std::chrono::milliseconds timeout() const noexcept { return group_->timeout(); }
 
-  /// Another handle to the same group.
-  communicator share() const { return communicator(group_, scope_); }
+  /// Another handle to the same group. Not inside a script, whose communicator ends with it.
+  communicator share() const {
+    refuse_inside("share");
+    return communicator(group_, nullptr);
+  }
 
   /// Collective. The ranks that give the same color form a new communicator, ordered by (key, rank). Blocks.
   communicator split(int color, int key = 0);

@@ -2,6 +2,7 @@
 // The sentences and tables that errors are made of: where each rank stands, and who is the odd one out.
 #pragma once
 
+#include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/dtype.hpp>
 #include <ddpp/fingerprint.hpp>
@@ -123,7 +124,8 @@ inline failure describe_timeout(const fingerprint& waiting, const std::vector<ra
                       (last.sequence == waiting.sequence && last.step > waiting.step);
     if (ranks[r].is != rank_state::presence::here || !came) missing.push_back(static_cast<int>(r));
   }
-  std::string text = detail::text(describe(waiting), " did not finish within ", timeout.count(), " ms: ");
+  std::string text =
+      detail::text(describe(waiting), " did not finish within ", detail::text_of(timeout), ": ");
   text += missing.empty() ? "all ranks are in it, but no data came"
                           : detail::text(detail::list_of_ranks(missing),
                                          missing.size() == 1 ? " has" : " have", " not come");

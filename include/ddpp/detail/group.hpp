@@ -123,8 +123,8 @@ class group {
       remember(failed.cause());
       throw_failure(failed.cause(), rank(), description(), operation, sequence);
     } catch (const deadline_passed&) {
-      throw timeout_error(detail::text("rank ", rank(), ", ", description(), " did not finish within ",
-                                       timeout_.count(), " ms"));
+      throw timeout_error(
+          detail::text("rank ", rank(), ", ", description(), " did not finish within ", text_of(timeout_)));
     }
   }
   std::uint64_t next_point_to_point() noexcept {
@@ -372,8 +372,8 @@ class group {
                               timeout_);
     } else {
       return {failure_kind::timeout, -1,
-              detail::text(describe(print), " did not finish within ", timeout_.count(),
-                           " ms (this transport cannot tell who is missing)")};
+              detail::text(describe(print), " did not finish within ", text_of(timeout_),
+                           " (this transport cannot tell who is missing)")};
     }
   }
 
