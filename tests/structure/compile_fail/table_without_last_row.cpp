@@ -12,7 +12,7 @@ struct table : default_table {
   static constexpr std::tuple all_reduce{
       row{"shm", any, any, tree{}},
 #ifdef WRONG
-      row{"threads", 1 << 20, any, ring{}},
+      row{"threads", 1 << 20, any, ring {}},
 #else
       row{"", any, any, ring{}},
 #endif
