@@ -35,6 +35,7 @@ namespace ddpp {
 ///   each later call throws the first cause. `usage_error` and a timeout of a point-to-point operation do
 ///   not.
 /// - The last handle's destruction says goodbye and does not wait for the others.
+/// - One that has been moved from throws `usage_error` when it is used.
 template <ddpp::transport T, class A = algorithms::automatic>
 class communicator {
  public:
@@ -49,11 +50,11 @@ class communicator {
   communicator(communicator&&) noexcept = default;
   communicator& operator=(communicator&&) noexcept = default;
 
-  int rank() const noexcept { return group_->rank(); }
-  int size() const noexcept { return group_->size(); }
-  T& transport() const noexcept { return group_->transport(); }
+  int rank() const { return alive().rank(); }
+  int size() const { return alive().size(); }
+  T& transport() const { return alive().transport(); }
   /// How long any operation may take.
-  std::chrono::milliseconds timeout() const noexcept { return group_->timeout(); }
+  std::chrono::milliseconds timeout() const { return alive().timeout(); }
 
   /// Another handle to the same group. Not inside a script, whose communicator ends with it.
   communicator share() const {
@@ -72,7 +73,7 @@ class communicator {
   /// Fails the group: all pending and later operations on all ranks throw `revoked_error` with this rank.
   /// Does not block.
   void revoke(const std::string& cause) {
-    group_->fail(
+    alive().fail(
         {failure_kind::revoked, rank(), detail::text("rank ", rank(), " revoked the group: ", cause)});
   }
 
@@ -84,8 +85,7 @@ class communicator {
   work start(const fingerprint& print, Script script) {
     refuse_inside("start");
     return detail::group<T>::start(
-        group_, print,
-        [state = group_.get(), script = std::move(script)](detail::script_scope& scope) mutable {
+        group_, print, [state = &alive(), script = std::move(script)](detail::script_scope& scope) mutable {
           communicator inside = within(*state, scope);
           script(inside);
         });
@@ -95,19 +95,19 @@ class communicator {
   template <class Script>
   void run(const fingerprint& print, Script&& script) {
     auto body = [&](detail::script_scope& scope) {
-      communicator inside = within(*group_, scope);
+      communicator inside = within(alive(), scope);
       script(inside);
     };
     if (scope_)
-      group_->run_nested(*scope_, print, body);
+      alive().run_nested(*scope_, print, body);
     else
-      group_->run(print, body);
+      alive().run(print, body);
   }
 
   // For algorithms, which are given a communicator inside a running collective.
 
   /// When the running collective must be done.
-  ddpp::deadline deadline() const noexcept { return scope_ ? scope_->until : group_->deadline_from_now(); }
+  ddpp::deadline deadline() const { return scope_ ? scope_->until : alive().deadline_from_now(); }
   /// Whether this is the communicator of a running script.
   bool inside_script() const noexcept { return scope_ != nullptr; }
   const std::shared_ptr<detail::group<T>>& state() const noexcept { return group_; }
@@ -119,6 +119,11 @@ class communicator {
   // The running script keeps the group alive, so its communicator need not count.
   static communicator within(detail::group<T>& state, detail::script_scope& scope) {
     return communicator(std::shared_ptr<detail::group<T>>(std::shared_ptr<void>(), &state), &scope);
+  }
+
+  detail::group<T>& alive() const {
+    if (!group_) throw usage_error("this communicator has been moved from");
+    return *group_;
   }
 
   void refuse_inside(const char* what) const {

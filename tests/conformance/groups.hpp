@@ -93,6 +93,11 @@ TEST_CASE("a moved communicator and a second handle") {
     expect_works(moved, 2);
     expect_works(comm, 2);
     std::vector<int> x(10, 1);
+    EXPECT_THROWS(ddpp::usage_error, ddpp::all_reduce(other, x));
+    EXPECT_THROWS(ddpp::usage_error, (void)ddpp::isend(other, x, 0));
+    EXPECT_THROWS(ddpp::usage_error, ddpp::barrier(other));
+    EXPECT_THROWS(ddpp::usage_error, (void)other.split(0));
+    EXPECT_THROWS(ddpp::usage_error, other.revoke("misuse"));
     ddpp::work pending;
     {
       auto brief = comm.duplicate();
