@@ -67,6 +67,9 @@ inline int agreed_number(const char* name, int option, int in_method) {
   return option >= 0 ? option : in_method;
 }
 
+/// A larger number is a mistake that would only show when memory runs out.
+inline constexpr int most_ranks = 65'536;
+
 inline void check_init_options(const init_options& options) {
   if (options.store && !options.init_method.empty()) {
     throw usage_error("init: a store and an init method (\"" + options.init_method +
@@ -178,6 +181,10 @@ inline appointment resolve_appointment(const init_options& options) {
   } else {
     check_rank_below_size("rank", result.rank, "world_size", result.size);
     if (by_environment && result.size > 1 && torchrun_serves_master_port()) here = read_environment();
+  }
+  if (result.size > most_ranks) {
+    throw init_error("init: " + std::to_string(result.size) + " ranks are too many; a group has " +
+                     std::to_string(most_ranks) + " at most");
   }
   if (by_environment && result.size > 1) result.place = place_from_environment(here);
   return result;
