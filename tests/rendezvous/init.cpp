@@ -337,6 +337,9 @@ TEST_CASE("init: contradictions and halves") {
     CHECK(says(resolved({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", port}}),
                "init_error: MASTER_PORT is "));
   }
+  CHECK(says(
+      resolved({{"RANK", "0"}, {"WORLD_SIZE", "1000000000"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}}),
+      "init_error: init: 1000000000 ranks are too many"));
   CHECK(says(resolved({}, {.timeout = 0ms}), "usage_error: init: timeouts"));
   CHECK(says(resolved({}, {.init_timeout = -1s}), "usage_error: init: timeouts"));
 }
@@ -422,6 +425,22 @@ TEST_CASE("two processes with one rank: an error that names it, on every rank, a
   for (const std::string& text : thrown) CHECK(says(text, "init_error: two processes are rank 1 of 4"));
   thrown = on_threads(3, [&](int i) { join(store, i == 2 ? 2 : 0, 4); });
   for (const std::string& text : thrown) CHECK(says(text, "init_error: two processes are rank 0 of 4"));
+}
+
+TEST_CASE("different ideas of how many ranks there are: an error that says so, on every rank, at once") {
+  ddpp::hash_store store;
+  auto thrown = on_threads(3, [&](int rank) { join(store, rank, rank == 2 ? 4 : 3); });
+  for (const std::string& text : thrown)
+    CHECK(says(text, "init_error: rank 2 counts 4 ranks, rank 0 counts 3"));
+  // Rank 0 serves the store, and does not end before all have heard.
+  const std::string url = unused_url();
+  thrown = on_threads(3, [&](int rank) {
+    come_together({.init_method = url, .rank = rank, .world_size = rank == 2 ? 4 : 3, .timeout = 20s});
+  });
+  for (const std::string& text : thrown) {
+    CAPTURE(text);
+    CHECK(says(text, "init_error: rank 2 counts 4 ranks, rank 0 counts 3"));
+  }
 }
 
 TEST_CASE("ranks meet at a tcp address, which one of them serves, again and again") {

@@ -7,7 +7,9 @@
 // forms, a nonce that has had its word is never read again, and the next group under the same key is a new
 // one: unnamed groups need no numbers. A nonce left by a run that died while forming never gets its word; who
 // follows it looks at the group's key now and then, and goes over to the new nonce. A counter of 2 tells that
-// two processes have the same rank: the second says so at nonce/clash and never joins.
+// two processes have the same rank: the second says so at nonce/clash and never joins. So does who counts
+// other ranks than rank 0, whose number ends the nonce. After a clash rank 0, which may serve the store,
+// waits a moment for the others to come and hear of it.
 #pragma once
 
 #include <ddpp/detail/deadline.hpp>
@@ -22,6 +24,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace ddpp::detail {
@@ -36,7 +39,7 @@ inline std::string random_nonce() {
   return text;
 }
 
-/// Two processes have the same rank: nothing that trying again could mend.
+/// Two processes have the same rank, or count different ranks: nothing that trying again could mend.
 class rank_taken : public init_error {
   using init_error::init_error;
 };
@@ -74,7 +77,7 @@ class group_formation {
   };
 
   std::string lead() {
-    nonce_ = random_nonce();
+    nonce_ = random_nonce() + "-" + std::to_string(size_);
     store_.set(key_, nonce_);
     std::vector<std::string> members;
     for (int r = 1; r < size_; ++r) members.push_back(member(r));
@@ -84,7 +87,9 @@ class group_formation {
       check_sole_leader();
       if (store_.check({word("clash")})) {
         const std::string why = store_.get(word("clash"));
-        give_word(why);
+        store_.set(word("go"), why);
+        await_hearing(members);
+        store_.delete_key(key_);
         throw rank_taken(why);
       }
       if (!all_here && time_left(until_) == milliseconds(0)) {
@@ -102,6 +107,15 @@ class group_formation {
     store_.set(word("go"), verdict);
   }
 
+  void await_hearing(const std::vector<std::string>& members) {
+    const deadline until = std::min(until_, deadline_after(std::chrono::seconds(1)));
+    for (; time_left(until).count() > 0; std::this_thread::sleep_for(milliseconds(10))) {
+      std::int64_t expected = 0;
+      for (const std::string& each : members) expected += std::max<std::int64_t>(store_.add(each, 0), 1);
+      if (store_.add(word("heard"), 0) >= expected) return;
+    }
+  }
+
   void check_sole_leader() {
     const std::string current = store_.compare_set(key_, no_nonce, no_nonce);
     if (current == nonce_) return;
@@ -111,17 +125,27 @@ class group_formation {
   }
 
   std::string follow() {
+    try {
+      return follow_word();
+    } catch (const rank_taken&) {
+      throw;
+    } catch (const init_error&) {  // rank 0 has heard of it and has gone, and the store with it
+      if (clash_.empty()) throw;
+      throw rank_taken(clash_);
+    }
+  }
+
+  std::string follow_word() {
     patience slice;
-    bool taken = false;
     for (;;) {
       if (nonce_.empty()) {
         if (!came({key_}, time_left(until_))) throw timeout_error(missing_ranks());
         nonce_ = store_.compare_set(key_, no_nonce, no_nonce);
         if (nonce_.empty()) continue;  // that group has formed; the key was about to be deleted
-        taken = announce();
+        clash_ = announce();
         slice = {};
       }
-      if (came({word("go")}, slice.next(until_))) return obey(store_.get(word("go")), taken);
+      if (came({word("go")}, slice.next(until_))) return obey(store_.get(word("go")));
       if (time_left(until_) == milliseconds(0)) throw timeout_error(missing_ranks());
       const std::string current = store_.compare_set(key_, no_nonce, no_nonce);
       if (current == nonce_ || current.empty() || store_.check({word("go")})) continue;
@@ -129,11 +153,17 @@ class group_formation {
     }
   }
 
-  /// Whether another process was here before with the same rank.
-  bool announce() {
-    if (store_.add(member(rank_), 1) == 1) return false;
-    store_.set(word("clash"), taken_twice());
-    return true;
+  /// Returns why this rank cannot be a member, if there is a reason.
+  std::string announce() {
+    const std::string size = nonce_.substr(nonce_.find('-') + 1);
+    std::string why;
+    if (size != std::to_string(size_)) {
+      why = "rank " + std::to_string(rank_) + " counts " + std::to_string(size_) + " ranks, rank 0 counts " +
+            size + " (key " + key_ + ")";
+      store_.set(word("clash"), why);  // before rank 0 may count this rank as one that has come
+    }
+    if (store_.add(member(rank_), 1) > 1 && why.empty()) store_.set(word("clash"), why = taken_twice());
+    return why;
   }
 
   std::string taken_twice() const {
@@ -141,10 +171,13 @@ class group_formation {
            key_ + ")";
   }
 
-  std::string obey(const std::string& verdict, bool taken) const {
+  std::string obey(const std::string& verdict) {
     if (verdict.starts_with(timed_out)) throw timeout_error(verdict.substr(timed_out.size()));
-    if (verdict != go) throw rank_taken(verdict);
-    if (taken) throw rank_taken(taken_twice());
+    if (verdict != go) {
+      store_.add(word("heard"), 1);
+      throw rank_taken(verdict);
+    }
+    if (!clash_.empty()) throw rank_taken(clash_);
     return nonce_;
   }
 
@@ -187,6 +220,7 @@ class group_formation {
   deadline until_;
   milliseconds timeout_;
   std::string nonce_;
+  std::string clash_;  // why this rank does not join
 };
 
 }  // namespace ddpp::detail
