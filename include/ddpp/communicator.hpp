@@ -7,12 +7,14 @@
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/group.hpp>
 #include <ddpp/detail/member_watch.hpp>
+#include <ddpp/detail/subgroup_call.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/prefix_store.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -131,8 +133,9 @@ class communicator {
   }
 
   /// Of `members`, ranks of this group in the order of the new one.
-  communicator new_group(const std::string& key, const std::vector<int>& members,
-                         const char* operation) const;
+  communicator new_group(
+      const std::string& key, const std::vector<int>& members, const char* operation,
+      const std::function<void()>& look = [] {}) const;
 
   std::shared_ptr<detail::group<T>> group_;
   detail::script_scope* scope_ = nullptr;
@@ -140,20 +143,26 @@ class communicator {
 
 template <ddpp::transport T, class A>
 communicator<T, A> communicator<T, A>::new_group(const std::string& key, const std::vector<int>& members,
-                                                 const char* operation) const {
+                                                 const char* operation,
+                                                 const std::function<void()>& look) const {
   bootstrap boot = group_->origin();
   boot.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
   boot.size = static_cast<int>(members.size());
   boot.deadline = group_->deadline_from_now();
   if (boot.size > 1) boot.store = std::make_shared<prefix_store>(detail::text(key, "/"), boot.store);
   const auto watch = std::make_shared<detail::member_watch<T>>(*group_, members, operation);
-  boot.check_peers = [watch] { watch->look(); };
+  boot.check_peers = [watch, look] {
+    watch->look();
+    look();
+  };
   try {
     return communicator(boot, group_->options());
   } catch (const init_error&) {  // someone did not come; the reason is better known here
+    look();
     watch->look_for_cause();
     throw;
   } catch (const timeout_error&) {
+    look();
     watch->look_for_cause();
     throw;
   }
@@ -201,7 +210,15 @@ communicator<T, A> communicator<T, A>::subgroup(const std::vector<int>& ranks) {
         detail::text("subgroup: rank ", rank(), " calls it but is not listed; only members call"));
   }
   group_->check_usable([] { return std::string("subgroup"); }, "subgroup");
-  return new_group(detail::text("subgroup.", list, ".", group_->next_subgroup(list)), ranks, "subgroup");
+  const std::uint64_t number = group_->next_subgroup(list);
+  std::function<void()> look = [] {};
+  if (ranks.size() > 1) {
+    const auto call = std::make_shared<detail::subgroup_call>(
+        group_->origin().store, rank(), ranks, list, number,
+        [group = group_.get()](const std::string& other) { return group->subgroups_of(other); });
+    look = [call] { call->look(); };
+  }
+  return new_group(detail::text("subgroup.", list, ".", number), ranks, "subgroup", look);
 }
 
 }  // namespace ddpp

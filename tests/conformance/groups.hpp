@@ -74,6 +74,30 @@ TEST_CASE("subgroups, called by members only, in any order") {
   });
 }
 
+TEST_CASE("members of a subgroup who list different ranks are told so") {
+  if (!ddpp::has_control_plane<transport>) return;  // the least transport waits without looking around
+  on_ranks(3, [](auto& comm) {
+    const std::vector<int> list = comm.rank() == 2 ? std::vector{2, 1} : std::vector{0, 1, 2};
+    const std::string text = EXPECT_THROWS(ddpp::usage_error, comm.subgroup(list));
+    EXPECT(says(text, "disagree"));
+    expect_works(comm, 3);
+  });
+  on_ranks(3, [](auto& comm) {  // the same lists in turn, and overlapping ones: no false alarm
+    for (int round = 0; round < 5; ++round) {
+      if (comm.rank() != 2) {
+        auto pair = comm.subgroup({0, 1});
+        expect_works(pair, 2);
+      }
+      auto all = comm.subgroup({2, 0, 1});
+      expect_works(all, 3);
+      if (comm.rank() != 0) {
+        auto pair = comm.subgroup({1, 2});
+        expect_works(pair, 2);
+      }
+    }
+  });
+}
+
 TEST_CASE("collectives of a group and of its parts do not meet") {
   on_ranks(4, [](auto& comm) {
     auto half = comm.split(comm.rank() / 2);

@@ -180,6 +180,12 @@ class group {
     return ++subgroups_[members];
   }
 
+  std::uint64_t subgroups_of(const std::string& members) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = subgroups_.find(members);
+    return found == subgroups_.end() ? 0 : found->second;
+  }
+
   /// Keeps an error that nobody waited for.
   void swallow(std::exception_ptr error) noexcept {
     const std::lock_guard lock(mutex_);
