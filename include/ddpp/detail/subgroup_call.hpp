@@ -33,11 +33,25 @@ class subgroup_call {
         list_(std::move(list)),
         name_(text(list_, "#", number)),
         calls_made_(std::move(calls_made)) {
-    store_->set(place_of(rank_), name_);
+    while_store_is_there([&] { store_->set(place_of(rank_), name_); });
   }
 
   /// Throws `usage_error` if this rank or another member has found that the lists differ.
   void look() const {
+    while_store_is_there([&] { look_for_verdict(); });
+  }
+
+ private:
+  /// That the store has gone with the rank that served it is for those to report who know the rank.
+  template <class F>
+  static void while_store_is_there(F&& f) {
+    try {
+      f();
+    } catch (const init_error&) {
+    }
+  }
+
+  void look_for_verdict() const {
     if (store_->check({verdict_on(name_)})) throw usage_error(store_->get(verdict_on(name_)));
     for (const int member : members_) {
       if (member == rank_ || !store_->check({place_of(member)})) continue;
@@ -52,7 +66,6 @@ class subgroup_call {
     }
   }
 
- private:
   static std::string place_of(int rank) { return text("subgroup/in/", rank); }
   static std::string verdict_on(const std::string& call) { return text("subgroup/wrong/", call); }
   static std::string list_of(const std::string& call) { return call.substr(0, call.find('#')); }
