@@ -34,69 +34,25 @@
 #include <vector>
 
 #include "../skip.hpp"
-#include "../support/ranks.hpp"
+#include "../support/transport_life.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 using ddpp::shm;
 using support::bootstrap_of;
+using support::cause_of;
+using support::contains;
+using support::files_in;
 using support::fork_child;
+using support::meet;
+using support::message_of;
+using support::receive;
 using support::scratch_directory;
+using support::send;
 using support::soon;
 using support::status_of;
-
-std::shared_ptr<ddpp::store> store_in(const scratch_directory& directory) {
-  return std::make_shared<ddpp::file_store>(directory.file("store"));
-}
-
-template <class T>
-void send(T& t, std::size_t size, int peer, int tag) {
-  const std::vector<std::byte> data(size);
-  t.isend(data, peer, tag).wait(soon());
-}
-
-template <class T>
-void receive(T& t, std::size_t size, int peer, int tag) {
-  std::vector<std::byte> data(size);
-  t.irecv(data, peer, tag).wait(soon());
-}
-
-template <class T>
-void meet(T& t) {
-  send(t, 1, 1 - t.rank(), 9);
-  receive(t, 1, 1 - t.rank(), 9);
-}
-
-template <class Exception, class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const Exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-template <class F>
-ddpp::failure cause_of(F&& f) {
-  try {
-    f();
-  } catch (const ddpp::group_failed& failed) {
-    return failed.cause();
-  }
-  return {};
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::size_t files_in(const char* directory) {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory)) ++count;
-  return count;
-}
+using support::store_in;
 
 std::size_t segments_in_dev_shm() {
   std::size_t count = 0;
@@ -106,35 +62,9 @@ std::size_t segments_in_dev_shm() {
   return count;
 }
 
-// Three processes; the last runs `victim` and is killed when it has written to the pipe.
 void kill_the_last(const std::function<void(shm&, const std::function<void()>&)>& victim,
                    const std::function<void(shm&)>& survivor) {
-  const scratch_directory directory;
-  std::array<int, 2> ready{};
-  REQUIRE(::pipe(ready.data()) == 0);
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < 3; ++rank) {
-    children.push_back(fork_child([&] {
-      shm t(bootstrap_of(rank, 3, store_in(directory)), {});
-      if (rank == 2) {
-        victim(t, [&] { (void)!::write(ready[1], "x", 1); });
-        ::pause();
-      }
-      const auto begin = std::chrono::steady_clock::now();
-      const ddpp::failure cause = cause_of([&] { survivor(t); });
-      EXPECT(cause.kind == ddpp::failure_kind::peer_lost && cause.rank == 2);
-      EXPECT(cause.text == "rank 2 died");
-      EXPECT(std::chrono::steady_clock::now() - begin < 20s);
-    }));
-  }
-  char x = 0;
-  REQUIRE(::read(ready[0], &x, 1) == 1);
-  ::kill(children[2], SIGKILL);
-  CHECK(status_of(children[0]) == 0);
-  CHECK(status_of(children[1]) == 0);
-  CHECK(status_of(children[2]) == SIGKILL);
-  ::close(ready[0]);
-  ::close(ready[1]);
+  support::kill_one<shm>(3, 2, "rank 2 died", victim, survivor);
 }
 
 }  // namespace

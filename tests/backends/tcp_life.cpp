@@ -25,69 +25,25 @@
 #include <unistd.h>
 #include <vector>
 
-#include "../support/ranks.hpp"
+#include "../support/transport_life.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 using ddpp::tcp;
 using support::bootstrap_of;
+using support::cause_of;
+using support::contains;
+using support::files_in;
 using support::fork_child;
+using support::meet;
+using support::message_of;
+using support::receive;
 using support::scratch_directory;
+using support::send;
 using support::soon;
 using support::status_of;
-
-std::shared_ptr<ddpp::store> store_in(const scratch_directory& directory) {
-  return std::make_shared<ddpp::file_store>(directory.file("store"));
-}
-
-template <class T>
-void send(T& t, std::size_t size, int peer, int tag) {
-  const std::vector<std::byte> data(size);
-  t.isend(data, peer, tag).wait(soon());
-}
-
-template <class T>
-void receive(T& t, std::size_t size, int peer, int tag) {
-  std::vector<std::byte> data(size);
-  t.irecv(data, peer, tag).wait(soon());
-}
-
-template <class T>
-void meet(T& t) {
-  for (int peer = 0; peer < t.size(); ++peer) send(t, 1, peer, 9);
-  for (int peer = 0; peer < t.size(); ++peer) receive(t, 1, peer, 9);
-}
-
-template <class Exception, class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const Exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-template <class F>
-ddpp::failure cause_of(F&& f) {
-  try {
-    f();
-  } catch (const ddpp::group_failed& failed) {
-    return failed.cause();
-  }
-  return {};
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::size_t files_in(const char* directory) {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory)) ++count;
-  return count;
-}
+using support::store_in;
 
 double processor_seconds_of_process() {
   timespec time{};
@@ -95,36 +51,11 @@ double processor_seconds_of_process() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// `size` processes; the one at `victim_rank` runs `victim` and is killed when it has said that it is ready.
 void kill_one(int size, int victim_rank,
               const std::function<void(tcp&, const std::function<void()>&)>& victim,
               const std::function<void(tcp&)>& survivor) {
-  const scratch_directory directory;
-  std::array<int, 2> ready{};
-  REQUIRE(::pipe(ready.data()) == 0);
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < size; ++rank) {
-    children.push_back(fork_child([&] {
-      tcp t(bootstrap_of(rank, size, store_in(directory)), {});
-      if (rank == victim_rank) {
-        victim(t, [&] { (void)!::write(ready[1], "x", 1); });
-        ::pause();
-      }
-      const auto begin = std::chrono::steady_clock::now();
-      const ddpp::failure cause = cause_of([&] { survivor(t); });
-      EXPECT(cause.kind == ddpp::failure_kind::peer_lost && cause.rank == victim_rank);
-      EXPECT(contains(cause.text, "rank " + std::to_string(victim_rank) + " was lost"));
-      EXPECT(std::chrono::steady_clock::now() - begin < 20s);
-    }));
-  }
-  char x = 0;
-  REQUIRE(::read(ready[0], &x, 1) == 1);
-  ::kill(children[static_cast<std::size_t>(victim_rank)], SIGKILL);
-  for (int rank = 0; rank < size; ++rank) {
-    CHECK(status_of(children[static_cast<std::size_t>(rank)]) == (rank == victim_rank ? SIGKILL : 0));
-  }
-  ::close(ready[0]);
-  ::close(ready[1]);
+  support::kill_one<tcp>(size, victim_rank, "rank " + std::to_string(victim_rank) + " was lost", victim,
+                         survivor);
 }
 
 /// The port on which `rank` listens, by what it published.
