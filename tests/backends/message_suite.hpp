@@ -30,6 +30,7 @@
 
 namespace {
 
+using support::cause_of;
 using support::soon;
 using transport = ranks::transport;
 using bytes = std::vector<std::byte>;
@@ -55,16 +56,6 @@ bytes receive(transport& t, std::size_t size, int peer, int tag) {
   bytes data(size);
   t.irecv(data, peer, tag).wait(soon());
   return data;
-}
-
-template <class F>
-ddpp::failure cause_of(F&& f) {
-  try {
-    f();
-  } catch (const ddpp::group_failed& failed) {
-    return failed.cause();
-  }
-  return {};
 }
 
 // All ranks come to it before any leaves: two rounds through rank 0.

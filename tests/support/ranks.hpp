@@ -32,6 +32,17 @@ inline void expect(bool holds, const std::string& what) {
   ::support::expect(static_cast<bool>(__VA_ARGS__), \
                     __FILE__ ":" + std::to_string(__LINE__) + ": " #__VA_ARGS__)
 
+/// Why the group fails while f runs.
+template <class F>
+ddpp::failure cause_of(F&& f) {
+  try {
+    f();
+  } catch (const ddpp::group_failed& failed) {
+    return failed.cause();
+  }
+  return {};
+}
+
 inline ddpp::deadline soon(std::chrono::milliseconds time = std::chrono::seconds(60)) {
   return std::chrono::steady_clock::now() + time;
 }

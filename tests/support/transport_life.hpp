@@ -55,16 +55,6 @@ std::string message_of(F&& f) {
   return "nothing was thrown";
 }
 
-template <class F>
-ddpp::failure cause_of(F&& f) {
-  try {
-    f();
-  } catch (const ddpp::group_failed& failed) {
-    return failed.cause();
-  }
-  return {};
-}
-
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
