@@ -3,6 +3,7 @@
 // `transport`; every capability below is optional and asked for where it is used.
 #pragma once
 
+#include <ddpp/agreement.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
 
@@ -94,6 +95,17 @@ concept has_control_plane = requires(T& t, const T& c, const fingerprint& print,
   { c.failed() } -> std::same_as<bool>;
   { c.cause() } -> std::same_as<failure>;
   { t.survey(until) } -> std::same_as<std::vector<rank_state>>;
+};
+
+/// Can decide with whoever is left, also after the group has failed. Ranks call it for the numbers 1, 2, ...
+/// in turn, one at a time each. All that return for a number get the same verdict; who dies or leaves before
+/// it has voted is waited for no longer, and whoever has not come when the first voter's `until` passes is
+/// absent. A rank that comes later gets the verdict in which it is absent (its `note`, `yes` and the others'
+/// places are not specified then). Blocks; returns a few seconds after `until` at the latest, whatever else
+/// fails.
+template <class T>
+concept has_agreement = requires(T& t, std::uint64_t number, const ballot& mine, ddpp::deadline until) {
+  { t.agree(number, mine, until) } -> std::same_as<verdict>;
 };
 
 /// Can show a message where the transport has it, instead of copying it out: f(span<const byte>) is called

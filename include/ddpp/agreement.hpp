@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSL-1.0
+// What the members of a group say, and all hear, when they decide something together whatever has happened to
+// some of them: the consensus under agree, recover and shrink (MPI ULFM's MPI_Comm_agree with a note).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ddpp {
+
+/// What a decision is about. All must mean the same.
+enum class decision : std::uint8_t { agree, recover, shrink };
+
+inline constexpr std::size_t longest_note = 255;  ///< bytes
+
+struct ballot {
+  ddpp::decision decision = {};
+  bool yes = true;
+  std::string note = {};  ///< at most `longest_note` bytes
+};
+
+/// How a rank took part in a decision.
+enum class attendance : std::uint8_t {
+  absent,  ///< there, as far as anyone knows, but did not vote in time
+  gone,    ///< died or left before it voted
+  voted
+};
+
+/// The same on all ranks.
+struct verdict {
+  std::vector<attendance> ranks = {};  ///< by rank
+  bool yes = false;                    ///< whether all who voted said so
+  bool alike = true;                   ///< whether all who voted named the same decision
+  std::string note = {};               ///< of the lowest rank that voted
+};
+
+}  // namespace ddpp
