@@ -32,7 +32,8 @@ enum class attendance : std::uint8_t {
 struct verdict {
   std::vector<attendance> ranks = {};  ///< by rank
   bool yes = false;                    ///< whether all who voted said so
-  bool alike = true;                   ///< whether all who voted named the same decision
+  ddpp::decision decision = {};        ///< of the lowest rank that voted
+  bool alike = true;                   ///< whether all who voted named that one
   std::string note = {};               ///< of the lowest rank that voted
 };
 

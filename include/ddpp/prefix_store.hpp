@@ -52,6 +52,7 @@ class prefix_store final : public store {
   std::int64_t queue_length(const std::string& key) override { return base_->queue_length(prefix_ + key); }
   std::chrono::milliseconds timeout() const override { return base_->timeout(); }
   void set_timeout(std::chrono::milliseconds timeout) override { base_->set_timeout(timeout); }
+  bool outlives_ranks() const override { return base_->outlives_ranks(); }
 
  private:
   std::vector<std::string> prefixed(std::vector<std::string> keys) const {

@@ -49,6 +49,9 @@ class store {
 
   virtual std::chrono::milliseconds timeout() const = 0;
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+
+  /// Whether it is there as long as anybody uses it. False: it may go with a rank, whose process serves it.
+  virtual bool outlives_ranks() const { return true; }
 };
 
 }  // namespace ddpp

@@ -90,6 +90,7 @@ class tcp_store final : public store {
 
   std::chrono::milliseconds timeout() const override { return limit(); }
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_.store(timeout.count()); }
+  bool outlives_ranks() const override { return false; }
 
  private:
   tcp_store(std::optional<detail::store_listener> listener, const std::string& host, std::uint16_t port,
