@@ -13,6 +13,10 @@ namespace ddpp {
 /// What a decision is about. All must mean the same.
 enum class decision : std::uint8_t { agree, recover, shrink };
 
+constexpr const char* name_of(decision what) {
+  return what == decision::agree ? "agree" : what == decision::recover ? "recover" : "shrink";
+}
+
 inline constexpr std::size_t longest_note = 255;  ///< bytes
 
 struct ballot {

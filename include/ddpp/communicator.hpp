@@ -3,10 +3,12 @@
 // function over it (all_reduce.hpp, point_to_point.hpp, ...), but for what concerns the group itself.
 #pragma once
 
+#include <ddpp/agreement.hpp>
 #include <ddpp/algorithms/automatic.hpp>
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/group.hpp>
 #include <ddpp/detail/member_watch.hpp>
+#include <ddpp/detail/regroup.hpp>
 #include <ddpp/detail/subgroup_call.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/prefix_store.hpp>
@@ -78,6 +80,23 @@ class communicator {
     alive().fail(
         {failure_kind::revoked, rank(), detail::text("rank ", rank(), " revoked the group: ", cause)});
   }
+
+  // Going on after a failure. All three are collective over the members that are left, block, and work in a
+  // group that has failed; the ranks call them in the same order. A member that has died or left is not
+  // waited for, one that is there is, for timeout() at most. As MPI's ULFM; see docs/failure.md.
+
+  /// True on all ranks if all members called it with true, else false on all. A member that died or left did
+  /// not. `timeout_error` on all if one did not come in time. Waits for no pending operation.
+  bool agree(bool flag) requires has_agreement<T>;
+
+  /// The same members with everything that was going on dropped: this handle then is of a fresh group, and
+  /// the old group's pending work throws. `peer_lost` on all if a member has died or left, `timeout_error` if
+  /// one did not come in time: the handle is as it was. No other thread may use this handle meanwhile.
+  void recover() requires has_agreement<T>;
+
+  /// A new communicator of the members that are left, in the old order. Whoever does not come in time is left
+  /// behind and gets `timeout_error`. This handle is as it was.
+  communicator shrink() requires has_agreement<T>;
 
   /// Runs `script(communicator&)` as a collective of its own, on the progress thread, in its place in the
   /// order of collectives. The communicator that the script gets has a private context: its messages never
@@ -219,6 +238,34 @@ communicator<T, A> communicator<T, A>::subgroup(const std::vector<int>& ranks) {
     look = [call] { call->look(); };
   }
   return new_group(detail::text("subgroup.", list, ".", number), ranks, "subgroup", look);
+}
+
+template <ddpp::transport T, class A>
+bool communicator<T, A>::agree(bool flag) requires has_agreement<T> {
+  refuse_inside("agree");
+  const verdict result = alive().decide(decision::agree, flag, {});
+  if (const auto absent = detail::ranks_that_are(attendance::absent, result); !absent.empty()) {
+    throw timeout_error(detail::text("rank ", rank(), ", agree: ", detail::list_of_ranks(absent),
+                                     " did not call it within ", detail::text_of(timeout())));
+  }
+  return result.yes && detail::ranks_that_are(attendance::gone, result).empty();
+}
+
+template <ddpp::transport T, class A>
+void communicator<T, A>::recover() requires has_agreement<T> {
+  refuse_inside("recover");
+  const auto fresh = detail::regrouping<T>(alive(), decision::recover).form();
+  const auto old = std::exchange(group_, fresh);
+  if (!old->has_failed()) {
+    old->fail({failure_kind::revoked, rank(),
+               detail::text("rank ", rank(), " recovered: what the group was doing is dropped")});
+  }
+}
+
+template <ddpp::transport T, class A>
+communicator<T, A> communicator<T, A>::shrink() requires has_agreement<T> {
+  refuse_inside("shrink");
+  return communicator(detail::regrouping<T>(alive(), decision::shrink).form(), nullptr);
 }
 
 }  // namespace ddpp

@@ -100,9 +100,9 @@ concept has_control_plane = requires(T& t, const T& c, const fingerprint& print,
 /// Can decide with whoever is left, also after the group has failed. Ranks call it for the numbers 1, 2, ...
 /// in turn, one at a time each. All that return for a number get the same verdict; who dies or leaves before
 /// it has voted is waited for no longer, and whoever has not come when the first voter's `until` passes is
-/// absent. A rank that comes later gets the verdict in which it is absent (its `note`, `yes` and the others'
-/// places are not specified then). Blocks; returns a few seconds after `until` at the latest, whatever else
-/// fails.
+/// absent. A rank that comes later gets the verdict in which it is absent; or, if others have decided more
+/// than once since, perhaps one in which everybody is. Blocks; returns a few seconds after `until` at the
+/// latest, whatever else fails.
 template <class T>
 concept has_agreement = requires(T& t, std::uint64_t number, const ballot& mine, ddpp::deadline until) {
   { t.agree(number, mine, until) } -> std::same_as<verdict>;

@@ -129,6 +129,7 @@ class shm : public detail::memory_transport {
 
 static_assert(transport<shm>);
 static_assert(has_control_plane<shm>);
+static_assert(has_agreement<shm>);
 static_assert(has_receive_view<shm>);
 static_assert(has_background_progress<shm>);
 static_assert(!has_barrier<shm>);

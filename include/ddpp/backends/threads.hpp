@@ -122,6 +122,7 @@ class threads : public detail::memory_transport {
 
 static_assert(transport<threads>);
 static_assert(has_control_plane<threads>);
+static_assert(has_agreement<threads>);
 static_assert(has_receive_view<threads>);
 static_assert(has_background_progress<threads>);
 static_assert(!has_barrier<threads>);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSL-1.0
 // The block of memory through which ranks on one host talk, and what is where in it:
 //
-//     header | a control slot per rank | which rings are open | a chunk pool per rank | a ring per ordered
-//     pair
+//     header | a control slot per rank | who came to which decision | which rings are open | a chunk pool per
+//     rank | a ring per ordered pair
 //
-// The first four are there from the start. The rings are reserved one by one, when first used.
+// All but the rings are there from the start. The rings are reserved one by one, when first used.
 #pragma once
 
+#include <ddpp/agreement.hpp>
 #include <ddpp/detail/futex.hpp>
 #include <ddpp/detail/spsc_ring.hpp>
 #include <ddpp/failure.hpp>
@@ -95,6 +96,16 @@ class state_board {
   std::array<std::atomic<std::uint64_t>, sizeof(fingerprint) / 8 + 1> words_{};
 };
 
+/// What a rank says to a decision: see fabric_agreement.
+struct fabric_ballot {
+  std::atomic<std::uint64_t> number{0};  ///< of the decision that it is for; stored last
+  std::atomic<ddpp::decision> decision{};
+  std::atomic<bool> yes{false};
+  std::atomic<std::uint8_t> note_bytes{0};
+  std::array<std::atomic<char>, longest_note> note{};
+};
+static_assert(longest_note <= 255);
+
 enum class fabric_presence : std::uint32_t { absent, here, left };
 
 /// What a parked rank wants to be woken for: bits of `parked`.
@@ -124,10 +135,12 @@ struct alignas(64) fabric_slot {
     std::atomic<std::uint32_t> taken{0};
   };
   chunk_flag chunks[fabric_chunks];
+
+  alignas(64) fabric_ballot ballots[2];  // for even and odd numbers
 };
 
 struct fabric_header {
-  static constexpr std::uint64_t right_magic = 0x6464'7070'6661'6233;  // changes with the layout
+  static constexpr std::uint64_t right_magic = 0x6464'7070'6661'6234;  // changes with the layout
 
   std::uint64_t magic;
   block_name nonce;
@@ -135,6 +148,8 @@ struct fabric_header {
   alignas(64) std::atomic<std::uint32_t> first_failure{0};  // 1 + the rank whose words count, or 0
   alignas(64) futex_word attached{0};                       // how many ranks are or were here
   std::atomic<std::uint32_t> moved{0};                      // everyone has to come to another block instead
+  alignas(64) std::atomic<std::uint64_t> decided{0};        // the last decision: see fabric_agreement
+  alignas(64) futex_word agreement_bell{0};                 // rung when somebody votes or decides
 };
 
 /// Where things are, in bytes from the start, for a number of ranks.
@@ -148,7 +163,8 @@ struct fabric_layout {
   static constexpr std::size_t round_up(std::size_t bytes) { return (bytes + page - 1) / page * page; }
 
   std::size_t slots() const { return round_up(sizeof(fabric_header)); }
-  std::size_t open_flags() const { return slots() + size * sizeof(fabric_slot); }
+  std::size_t attendances() const { return slots() + size * sizeof(fabric_slot); }
+  std::size_t open_flags() const { return attendances() + 2 * size * size; }
   std::size_t pools() const { return round_up(open_flags() + size * size); }
   std::size_t rings() const { return pools() + size * pool_bytes; }
   std::size_t ring(int from, int to) const {
@@ -181,6 +197,12 @@ class fabric_memory {
   std::atomic<std::uint8_t>& is_open(int from, int to) const noexcept {
     return at<std::atomic<std::uint8_t>>(
         layout_.open_flags())[static_cast<std::size_t>(to) * layout_.size + static_cast<std::size_t>(from)];
+  }
+  /// How `rank` took part in an even- or odd-numbered decision, as `decider` saw it.
+  std::atomic<attendance>& attended(bool odd, int decider, int rank) const noexcept {
+    const std::size_t table = (odd ? layout_.size : 0) + static_cast<std::size_t>(decider);
+    return at<std::atomic<attendance>>(
+        layout_.attendances())[table * layout_.size + static_cast<std::size_t>(rank)];
   }
   std::byte* chunk(int rank, int number) const noexcept {
     return base_ + layout_.pools() + static_cast<std::size_t>(rank) * fabric_layout::pool_bytes +

@@ -7,6 +7,7 @@
 // nothing pending runs at once where it is called, and one behind pending work waits for it.
 #pragma once
 
+#include <ddpp/agreement.hpp>
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/exception_text.hpp>
@@ -17,6 +18,7 @@
 #include <ddpp/store.hpp>
 #include <ddpp/work.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -173,6 +175,33 @@ class group {
     remember(cause);
     transport_.abort(cause);
   }
+
+  /// Collective among whoever is left, also after the group has failed; waits for no pending operation.
+  /// Throws `timeout_error` where this rank came too late, `mismatch_error` if not all decide about `what`.
+  verdict decide(decision what, bool yes, const std::string& note) requires has_agreement<T> {
+    refuse_in_child();
+    const std::lock_guard lock(deciding_);
+    const std::string whose = detail::text("rank ", rank(), ", ", name_of(what), ": ");
+    if (left_behind_) throw timeout_error(whose + "the others have gone on without this rank");
+    verdict result = transport_.agree(decisions_ + 1, {what, yes, note}, deadline_from_now());
+    ++decisions_;
+    if (result.ranks[static_cast<std::size_t>(rank())] != attendance::voted) {
+      const bool known =
+          std::find(result.ranks.begin(), result.ranks.end(), attendance::voted) != result.ranks.end();
+      left_behind_ = !known || result.decision != decision::agree;
+      throw timeout_error(whose + "this rank came too late: the others did not wait longer than " +
+                          text_of(timeout_));
+    }
+    if (!result.alike) {
+      throw mismatch_error(
+          detail::text(whose, "not all ranks called the same of agree, recover and shrink; this one called ",
+                       name_of(what)),
+          rank(), name_of(what), decisions_);
+    }
+    return result;
+  }
+  /// The same number on all ranks after each.
+  std::uint64_t decisions_made() const noexcept { return decisions_; }
 
   /// How many subgroups of exactly these members have been made here.
   std::uint64_t next_subgroup(const std::string& members) {
@@ -412,6 +441,10 @@ class group {
   const typename T::options options_;
   const std::chrono::milliseconds timeout_;
   T transport_;
+
+  std::mutex deciding_;  // guards the next two
+  std::uint64_t decisions_ = 0;
+  bool left_behind_ = false;
 
   std::atomic<std::uint64_t> issued_{0}, served_{0}, point_to_point_{0};
   std::atomic<int> turn_waiters_{0};

@@ -2,8 +2,10 @@
 // What the backends `threads` and `shm` have in common: everything but where the memory comes from.
 #pragma once
 
+#include <ddpp/agreement.hpp>
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/deadline.hpp>
+#include <ddpp/detail/fabric_agreement.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/memory_fabric.hpp>
@@ -62,6 +64,10 @@ class memory_transport {
   }
   /// Reads shared memory: answers at once.
   std::vector<rank_state> survey(deadline) { return core_->link.survey(); }
+
+  verdict agree(std::uint64_t number, const ballot& mine, deadline until) {
+    return fabric_agreement(*core_->memory, rank()).decide(number, mine, until);
+  }
 
   void progress_in_background() { core_->engine.progress_in_background(); }
 
