@@ -5,17 +5,22 @@
 
 #include <ddpp/communicator.hpp>
 #include <ddpp/concepts.hpp>
+#include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/exception_text.hpp>
-#include <ddpp/detail/rank_report.hpp>
+#include <ddpp/detail/launch_meeting.hpp>
+#include <ddpp/detail/rank_environment.hpp>
+#include <ddpp/detail/rank_processes.hpp>
+#include <ddpp/detail/secret.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/hash_store.hpp>
-#include <ddpp/init.hpp>
-#include <ddpp/spawn.hpp>
+#include <ddpp/init_options.hpp>
+#include <ddpp/prefix_store.hpp>
+#include <ddpp/store.hpp>
 
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,12 +31,29 @@ namespace detail {
 
 inline void check_launch(int n, const init_options& options) {
   if (n < 1) throw usage_error("launch: the number of ranks must be at least 1, not " + std::to_string(n));
+  check_timeouts(options);
   if (options.store || !options.init_method.empty() || options.rank != -1 || options.world_size != -1) {
     throw usage_error(
         "launch numbers its ranks and gives them a place to meet: leave store, init_method, rank and "
         "world_size out, or "
         "use spawn and init");
   }
+}
+
+/// What the transport of one of n ranks is constructed from. They meet in `meeting`, where no other group has
+/// these keys.
+inline bootstrap launch_bootstrap(int rank, int n, const init_options& options,
+                                  const std::shared_ptr<store>& meeting, const secret& shared_secret) {
+  bootstrap boot;
+  boot.rank = rank;
+  boot.size = n;
+  boot.deadline = deadline_after(options.init_timeout.value_or(options.timeout));
+  boot.timeout = options.timeout;
+  if (n == 1) return boot;
+  boot.store = std::make_shared<prefix_store>("launch", meeting);
+  boot.secret = shared_secret;
+  boot.host = "127.0.0.1";
+  return boot;
 }
 
 /// Runs f; an exception that leaves it revokes the communicator, so that no other rank waits for this one.
@@ -67,17 +89,14 @@ class first_exception {
 };
 
 template <transport T, class A, class F>
-void launch_threads(int n, F& f, init_options options) {
+void launch_threads(int n, F& f, const init_options& options) {
   const auto meeting = std::make_shared<hash_store>(options.timeout);
-  options.store = meeting;
-  options.world_size = n;
+  const secret shared_secret = random_secret();
   first_exception first;
   const auto run = [&](int rank) {
     bool joined = false;
     try {
-      init_options mine = options;
-      mine.rank = rank;
-      communicator<T, A> comm = init<T, A>(mine);
+      communicator<T, A> comm(launch_bootstrap(rank, n, options, meeting, shared_secret));
       joined = true;
       try {
         f(comm);
@@ -106,24 +125,41 @@ void launch_threads(int n, F& f, init_options options) {
   first.rethrow_if_any();
 }
 
+template <transport T, class A, class F>
+void launch_processes(int n, F& f, const init_options& options) {
+  const inherited_meeting meeting;
+  rank_processes ranks("launch", n, 0, std::chrono::seconds(10));
+  for (int rank = 0; rank < n; ++rank) {
+    ranks.start([&] {
+      set_rank_environment(rank, n, rank, n, 0);
+      const launch_meeting& mine = meeting.enter(options.timeout);
+      bootstrap boot = launch_bootstrap(rank, n, options, mine.store, mine.secret);
+      boot.check_peers = [&ranks] { ranks.check_others(); };
+      communicator<T, A> comm(boot);
+      run_rank(comm, f);
+    });
+  }
+  ranks.join(deadline::max());
+}
+
 }  // namespace detail
 
 /// Runs f(communicator<T, A>&) on n new ranks of this host and returns once all have ended.
 ///
-/// Processes (T::launch): forked, see `spawn`; throws `spawn_error` about the first that fails. Threads: an
-/// exception on one rank is rethrown here as it was; of several, the first. Either way an exception revokes
-/// that rank's communicator, so that the others end with `revoked_error`. Of the options, the timeouts and
-/// the group's name count; others are `usage_error`. Threads share local_rank().
+/// Processes (T::launch): forked as `spawn` does it, and the first that fails is a `spawn_error`; one that
+/// fails before the group has come together ends the others' waiting. They need /proc. They find each other
+/// by what they inherit: no socket is open but the transport's own, nothing is left behind whatever is
+/// killed. `init` in them makes another group of the same ranks. Threads: an exception on one rank is
+/// rethrown here as it was; of several, the first. Either way an exception revokes that rank's communicator,
+/// so that the others end with `revoked_error`. Of the options, only the timeouts count; a place to meet is
+/// `usage_error`. Threads share local_rank().
 template <transport T, class A = algorithms::automatic, class F>
 void launch(int n, F&& f, const init_options& options = {}) {
   detail::check_launch(n, options);
   if constexpr (T::launch == launch_kind::threads) {
     detail::launch_threads<T, A>(n, f, options);
   } else {
-    spawn(n, [&](int) {
-      communicator<T, A> comm = init<T, A>(options);
-      detail::run_rank(comm, f);
-    });
+    detail::launch_processes<T, A>(n, f, options);
   }
 }
 

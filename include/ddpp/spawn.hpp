@@ -2,23 +2,21 @@
 // Ranks as forked processes, as PyTorch's torch.multiprocessing.spawn.
 #pragma once
 
-#include <ddpp/detail/child_process.hpp>
 #include <ddpp/detail/deadline.hpp>
-#include <ddpp/detail/rank_report.hpp>
+#include <ddpp/detail/fork_guard.hpp>
+#include <ddpp/detail/rank_environment.hpp>
+#include <ddpp/detail/rank_processes.hpp>
 #include <ddpp/detail/secret.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/tcp_store.hpp>
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
-#include <signal.h>
 #include <string>
 #include <sys/types.h>
 #include <utility>
@@ -58,27 +56,11 @@ inline void check_spawn(int n, const spawn_options& options) {
   }
 }
 
-/// What `init` reads in a rank: torchrun's variables. A surrounding launcher's are out of the way.
-inline void set_rank_environment(int local_rank, int n, const spawn_options& options, std::uint16_t port) {
-  for (const char* name : {"DDPP_RANK", "DDPP_WORLD_SIZE", "DDPP_LOCAL_RANK", "DDPP_LOCAL_WORLD_SIZE",
-                           "DDPP_INIT_METHOD", "TORCHELASTIC_USE_AGENT_STORE"}) {
-    ::unsetenv(name);
-  }
-  const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
-  set("RANK", std::to_string(options.node_rank * n + local_rank));
-  set("WORLD_SIZE", std::to_string(options.nnodes * n));
-  set("LOCAL_RANK", std::to_string(local_rank));
-  set("LOCAL_WORLD_SIZE", std::to_string(n));
-  set("GROUP_RANK", std::to_string(options.node_rank));
-  set("MASTER_ADDR", options.master_addr);
-  set("MASTER_PORT", std::to_string(port));
-}
-
-/// Ranks that are running, the store that they meet at, and what became of them.
+/// Ranks that are running and the store that they meet at.
 class spawned_ranks {
  public:
   spawned_ranks(int n, const std::function<void(int)>& fn, const spawn_options& options)
-      : first_rank_(options.node_rank * n), grace_(options.grace), reports_(static_cast<std::size_t>(n)) {
+      : ranks_("spawn", n, options.node_rank * n, options.grace) {
     if (options.nnodes == 1) {
       ensure_job_secret();
     } else if (job_secret().empty()) {
@@ -93,101 +75,24 @@ class spawned_ranks {
       listener.emplace(options.master_addr, port);
       port = listener->port();
     }
-    for (int i = 0; i < n; ++i) start(i, n, fn, options, port);
+    for (int i = 0; i < n; ++i) {
+      const int rank = options.node_rank * n + i;
+      ranks_.start([&] {
+        set_rank_environment(rank, options.nnodes * n, i, n, options.node_rank);
+        ::setenv("MASTER_ADDR", options.master_addr.c_str(), 1);
+        ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+        fn(rank);
+      });
+    }
     if (listener)
       store_ = std::make_unique<tcp_store>(std::move(*listener));  // its thread, after the last fork
   }
 
-  bool join(deadline until) {
-    while (!first_failure_ && children_.running() > 0) {
-      const std::vector<std::size_t> ended = children_.wait_for_ends(until);
-      if (ended.empty()) return false;
-      note(ended);
-    }
-    if (!first_failure_) return true;
-    wind_down();
-    throw_failure();
-  }
-
-  /// SIGTERM, the grace period, SIGKILL.
-  void terminate() {
-    children_.send_all(SIGTERM);
-    wait_for_all(deadline_after(grace_));
-    children_.kill_all();
-  }
-
-  const child_processes& children() const noexcept { return children_; }
+  rank_processes& processes() noexcept { return ranks_; }
 
  private:
-  void start(int local_rank, int n, const std::function<void(int)>& fn, const spawn_options& options,
-             std::uint16_t port) {
-    try {
-      children_.start(reports_[static_cast<std::size_t>(local_rank)], [&] {
-        set_rank_environment(local_rank, n, options, port);
-        fn(first_rank_ + local_rank);
-      });
-    } catch (const resource_error& e) {
-      throw resource_error("spawn: could not start rank " + std::to_string(first_rank_ + local_rank) +
-                           " (number " + std::to_string(local_rank + 1) + " of " + std::to_string(n) +
-                           " here): " + e.what());
-    }
-  }
-
-  /// The first failure in time is the one to report, but one that only followed another rank's (its peer was
-  /// lost) gives way to the next that is a cause.
-  void note(const std::vector<std::size_t>& ended) {
-    for (const std::size_t i : ended) {
-      if (!has_failed(i)) continue;
-      if (!first_failure_ || (followed(*first_failure_) && !followed(i))) first_failure_ = i;
-    }
-  }
-
-  bool followed(std::size_t i) { return reports_[i].end() == rank_end::followed; }
-
-  bool has_failed(std::size_t i) {
-    const child_process& child = children_.all()[i];
-    if (!child.status_known) return reports_[i].end() != rank_end::finished;
-    return child.exit_code != 0 || child.signal != 0;
-  }
-
-  void wind_down() {
-    const deadline until = deadline_after(grace_);
-    while (children_.running() > 0) {
-      const std::vector<std::size_t> ended = children_.wait_for_ends(until);
-      if (ended.empty()) break;
-      note(ended);
-    }
-    if (children_.running() > 0) terminate();
-  }
-
-  void wait_for_all(deadline until) {
-    while (children_.running() > 0 && !children_.wait_for_ends(until).empty()) {
-    }
-  }
-
-  [[noreturn]] void throw_failure() {
-    const std::size_t i = *first_failure_;
-    const child_process& child = children_.all()[i];
-    const int rank = first_rank_ + static_cast<int>(i);
-    std::string text = "rank " + std::to_string(rank) + " (process " + std::to_string(child.pid) + ") ";
-    if (reports_[i].end() == rank_end::failed || reports_[i].end() == rank_end::followed) {
-      text += "failed: " + reports_[i].text();
-    } else if (child.signal != 0) {
-      text += "was ended by signal " + std::to_string(child.signal) + " (" + ::strsignal(child.signal) + ")";
-    } else if (child.status_known) {
-      text += "exited with status " + std::to_string(child.exit_code);
-    } else {
-      text += "ended, and its status is unknown because this program ignores or collects SIGCHLD itself";
-    }
-    throw spawn_error(text, rank, child.exit_code, child.signal);
-  }
-
-  int first_rank_;
-  std::chrono::milliseconds grace_;
-  rank_reports reports_;
   std::unique_ptr<tcp_store> store_;
-  child_processes children_;  // ended before what they use goes
-  std::optional<std::size_t> first_failure_;
+  rank_processes ranks_;  // ended before what they use goes
 };
 
 }  // namespace detail
@@ -204,7 +109,7 @@ class process_context {
   process_context(process_context&&) noexcept = default;
   process_context& operator=(process_context&&) = delete;
   ~process_context() {
-    if (ranks_ && !guard_.in_child()) ranks_->terminate();
+    if (ranks_ && !guard_.in_child()) ranks_->processes().terminate();
     if (guard_.in_child()) (void)ranks_.release();
   }
 
@@ -212,13 +117,13 @@ class process_context {
   /// the first failure the others get the grace period, then SIGTERM, then SIGKILL; then throws
   /// `spawn_error`.
   bool join(std::chrono::milliseconds timeout = std::chrono::milliseconds::max()) {
-    return ranks_->join(detail::deadline_after(timeout));
+    return ranks_->processes().join(detail::deadline_after(timeout));
   }
 
   /// Process ids by local rank.
   std::vector<pid_t> pids() const {
     std::vector<pid_t> result;
-    for (const auto& child : ranks_->children().all()) result.push_back(child.pid);
+    for (const auto& child : ranks_->processes().children().all()) result.push_back(child.pid);
     return result;
   }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // What every store does, and how those in one process and in a file do it.
+#include <ddpp/detail/log_store.hpp>
 #include <ddpp/file_store.hpp>
 #include <ddpp/hash_store.hpp>
 #include <ddpp/prefix_store.hpp>
@@ -17,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -42,6 +44,22 @@ struct two_views {
   std::shared_ptr<ddpp::store> a, b;
 };
 
+/// As the ranks of a launch inherit it.
+class anonymous_file {
+ public:
+  anonymous_file() : fd_(::memfd_create("test", MFD_CLOEXEC)) { REQUIRE(fd_ >= 0); }
+  ~anonymous_file() { ::close(fd_); }
+  anonymous_file(const anonymous_file&) = delete;
+  anonymous_file& operator=(const anonymous_file&) = delete;
+
+  std::shared_ptr<ddpp::store> open(std::chrono::milliseconds timeout = 20s) const {
+    return std::make_shared<ddpp::detail::log_store>(ddpp::detail::log_place{"of this test", fd_}, timeout);
+  }
+
+ private:
+  int fd_;
+};
+
 void for_each_store(const std::function<void(two_views)>& test) {
   SUBCASE("hash_store") {
     const auto store = std::make_shared<ddpp::hash_store>(20s);
@@ -51,6 +69,10 @@ void for_each_store(const std::function<void(two_views)>& test) {
     const scratch_directory here;
     test({std::make_shared<ddpp::file_store>(here.file("store"), 20s),
           std::make_shared<ddpp::file_store>(here.file("store"), 20s)});
+  }
+  SUBCASE("log_store in an anonymous file") {
+    const anonymous_file file;
+    test({file.open(), file.open()});
   }
   SUBCASE("tcp_store") {
     const auto server = std::make_shared<ddpp::tcp_store>("127.0.0.1", 0, ddpp::tcp_store::server,
@@ -409,4 +431,31 @@ TEST_CASE("file_store: a full file system is an error that names the file, and t
           return store.multi_get({"small", "after"}) == strings{"value", "it"} && !store.check({"large"}) ? 0
                                                                                                           : 2;
         }) == 0);
+}
+
+TEST_CASE(
+    "log_store in an anonymous file: forked children open it themselves, and one killed in it holds up "
+    "nobody") {
+  const anonymous_file file;
+  const std::shared_ptr<ddpp::store> mine = file.open();
+  mine->set("from", "parent");
+  for (int i = 0; i < 20; ++i) {
+    const int ended = in_child([&] {
+      const auto anew = file.open();
+      if (anew->get("from") != "parent" || mine->get("from") != "parent") return 1;
+      std::thread([] {
+        std::this_thread::sleep_for(2ms);
+        ::raise(SIGKILL);
+      }).detach();
+      for (;;) (i % 2 ? mine : anew)->append("log", "x");
+    });
+    CHECK(ended == 256 + SIGKILL);
+    mine->set("from", "parent");
+  }
+  CHECK(mine->get("log").find_first_not_of('x') == std::string::npos);
+}
+
+TEST_CASE("log_store in an anonymous file: without that file, an error that names /proc") {
+  const ddpp::detail::log_place nowhere{"of this test", 999'999};
+  CHECK(says(text_of<ddpp::init_error>([&] { ddpp::detail::log_store(nowhere, 1s); }), "through /proc"));
 }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <sys/mman.h>
@@ -56,28 +57,43 @@ class rank_report {
 };
 static_assert(std::atomic<rank_end>::is_always_lock_free);
 
-/// One report per rank, shared with the children forked while it is there.
+/// One report per rank and which rank failed first, shared with the children forked while it is there.
 class rank_reports {
  public:
-  explicit rank_reports(std::size_t ranks) : bytes_(ranks * sizeof(rank_report)) {
+  explicit rank_reports(std::size_t ranks) : size_(ranks) {
     void* const memory =
-        ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        ::mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
-      throw resource_error("could not map " + std::to_string(bytes_) + " bytes for the reports of " +
+      throw resource_error("could not map " + std::to_string(bytes()) + " bytes for the reports of " +
                            std::to_string(ranks) + " ranks: " + system_text(errno));
     }
     reports_ = static_cast<rank_report*>(memory);
     for (std::size_t i = 0; i < ranks; ++i) new (reports_ + i) rank_report;
+    failed_first_ = new (reports_ + ranks) std::atomic<std::size_t>(ranks);
   }
   rank_reports(const rank_reports&) = delete;
   rank_reports& operator=(const rank_reports&) = delete;
-  ~rank_reports() { ::munmap(reports_, bytes_); }
+  ~rank_reports() { ::munmap(reports_, bytes()); }
 
+  std::size_t size() const noexcept { return size_; }
   rank_report& operator[](std::size_t rank) noexcept { return reports_[rank]; }
+  const rank_report& operator[](std::size_t rank) const noexcept { return reports_[rank]; }
+
+  /// By the parent: tells the ranks that still run of the first failure.
+  void announce_failure(std::size_t rank) noexcept { failed_first_->store(rank, std::memory_order_release); }
+  /// Nothing when there is no failure yet.
+  std::optional<std::size_t> failed_first() const noexcept {
+    const std::size_t rank = failed_first_->load(std::memory_order_acquire);
+    return rank < size_ ? std::optional(rank) : std::nullopt;
+  }
 
  private:
-  std::size_t bytes_;
+  static_assert(sizeof(rank_report) % alignof(std::atomic<std::size_t>) == 0);
+  std::size_t bytes() const noexcept { return size_ * sizeof(rank_report) + sizeof *failed_first_; }
+
+  std::size_t size_;
   rank_report* reports_;
+  std::atomic<std::size_t>* failed_first_;  // behind the reports
 };
 
 }  // namespace ddpp::detail

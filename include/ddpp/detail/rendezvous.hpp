@@ -8,10 +8,12 @@
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/init_method.hpp>
 #include <ddpp/detail/join_group.hpp>
+#include <ddpp/detail/launch_meeting.hpp>
 #include <ddpp/detail/secret.hpp>
 #include <ddpp/environment.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/file_store.hpp>
+#include <ddpp/init_options.hpp>
 #include <ddpp/prefix_store.hpp>
 #include <ddpp/store.hpp>
 #include <ddpp/tcp_store.hpp>
@@ -23,30 +25,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unistd.h>
 #include <utility>
 
 namespace ddpp {
-
-struct init_options {
-  /// "env://" (when empty; DDPP_INIT_METHOD replaces that), "tcp://host:port", "file:///path"; the last two
-  /// may end in "?rank=0&world_size=2".
-  std::string init_method = {};
-  int rank = -1;  ///< -1: from the init method or the environment; both or neither of rank and world_size
-  int world_size = -1;
-  /// For every operation of the communicator.
-  std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  /// For coming together, when it should differ from `timeout`.
-  std::optional<std::chrono::milliseconds> init_timeout = {};
-  /// Where the ranks meet, instead of an init method.
-  std::shared_ptr<ddpp::store> store = {};
-  /// Tells groups apart that the ranks make in different order, or at the same time. Those without a name are
-  /// told apart by their order.
-  std::string group_name = {};
-};
 
 namespace detail {
 
@@ -55,7 +39,8 @@ struct appointment {
   int rank = 0;
   int size = 1;
   init_method place = {};             ///< unused when there is a store, or nobody to meet
-  std::shared_ptr<store> known = {};  ///< the user's
+  std::shared_ptr<store> known = {};  ///< the user's, or the one of the launch that made this rank
+  ddpp::secret secret = {};           ///< of that launch; empty: the job's
 };
 
 inline int agreed_number(const char* name, int option, int in_method) {
@@ -75,9 +60,7 @@ inline void check_init_options(const init_options& options) {
     throw usage_error("init: a store and an init method (\"" + options.init_method +
                       "\") exclude each other");
   }
-  if (options.timeout.count() <= 0 || (options.init_timeout && options.init_timeout->count() <= 0)) {
-    throw usage_error("init: timeouts must be longer than 0 ms");
-  }
+  check_timeouts(options);
   if (options.rank < -1) throw init_error("init: rank " + std::to_string(options.rank) + " is negative");
   if (options.world_size < -1 || options.world_size == 0) {
     throw init_error("init: world_size " + std::to_string(options.world_size) + " is not positive");
@@ -151,6 +134,12 @@ inline init_method place_from_environment(const launched& here) {
       "port there, or give an init method (tcp://host:port or file:///path)");
 }
 
+/// A rank of `launch` meets the others where they have met before, unless it has been given another place (as
+/// one that it has spawned itself).
+inline bool meets_by_launch() {
+  return meeting_of_this_rank != nullptr && !variable("MASTER_ADDR") && !variable("MASTER_PORT");
+}
+
 /// Explicit numbers first, then the launcher's; nothing at all is a world of one, half of anything is an
 /// error.
 inline appointment resolve_appointment(const init_options& options) {
@@ -186,7 +175,14 @@ inline appointment resolve_appointment(const init_options& options) {
     throw init_error("init: " + std::to_string(result.size) + " ranks are too many; a group has " +
                      std::to_string(most_ranks) + " at most");
   }
-  if (by_environment && result.size > 1) result.place = place_from_environment(here);
+  if (by_environment && result.size > 1) {
+    if (meets_by_launch()) {
+      result.known = meeting_of_this_rank->store;
+      result.secret = meeting_of_this_rank->secret;
+    } else {
+      result.place = place_from_environment(here);
+    }
+  }
   return result;
 }
 
@@ -327,7 +323,7 @@ inline gathering come_together(const init_options& options) {
   if (!options.store) meeting->set_timeout(options.timeout);
   const auto* const tcp = dynamic_cast<const tcp_store*>(meeting.get());
   boot.host = tcp ? tcp->local_address() : "127.0.0.1";
-  boot.secret = job_secret();
+  boot.secret = at.secret.empty() ? job_secret() : at.secret;
   boot.store = std::make_shared<prefix_store>(nonce, std::move(meeting));
   return result;
 }

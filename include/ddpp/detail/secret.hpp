@@ -40,12 +40,8 @@ inline secret job_secret() {
   return read_job_secret();
 }
 
-/// The same, but makes one (32 random bytes in hexadecimal) when there is none, and puts it into this
-/// process's environment as DDPP_SECRET, so that children have it. Changes the environment: not while another
-/// thread reads it.
-inline secret ensure_job_secret() {
-  const std::lock_guard lock(job_secret_mutex());
-  if (secret existing = read_job_secret(); !existing.empty()) return existing;
+/// 32 random bytes in hexadecimal.
+inline secret random_secret() {
   std::array<std::byte, 32> random;
   fill_random(random);
   secret made;
@@ -53,6 +49,15 @@ inline secret ensure_job_secret() {
     made += "0123456789abcdef"[std::to_integer<unsigned>(each) >> 4];
     made += "0123456789abcdef"[std::to_integer<unsigned>(each) & 15u];
   }
+  return made;
+}
+
+/// The job's secret, but makes a random one when there is none, and puts it into this process's environment
+/// as DDPP_SECRET, so that children have it. Changes the environment: not while another thread reads it.
+inline secret ensure_job_secret() {
+  const std::lock_guard lock(job_secret_mutex());
+  if (secret existing = read_job_secret(); !existing.empty()) return existing;
+  secret made = random_secret();
   if (::setenv("DDPP_SECRET", made.c_str(), 1) != 0) {
     throw resource_error("could not put a secret into the environment: " + system_text(errno));
   }

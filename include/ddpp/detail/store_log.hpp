@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// The file behind a file_store: a log of changes that every process reads and appends to.
+// The file behind a log_store: a log of changes that every process reads and appends to.
 //
 //     "ddpp store 1\n\0\0\0", then records: checksum, kind, key bytes, value bytes (all little end first),
 //     key, value
@@ -9,9 +9,9 @@
 // - `turn`: shared by readers, exclusive for a writer. A writer killed in mid-record leaves a torn tail,
 // which readers
 //   ignore (nobody is writing while they read) and the next writer cuts off.
-// - `members`: held shared by everybody who has the file open. Who leaves and can get it exclusively is the
-// last and
-//   removes the file. Who has opened a file that was removed before it got the lock opens anew.
+// - `members`: held shared by everybody who has the file open under a path. Who leaves and can get it
+// exclusively is the
+//   last and removes the file. Who has opened a file that was removed before it got the lock opens anew.
 // They belong to the open file (F_OFD_*), so several stores in one process are as separate as processes are.
 #pragma once
 
@@ -51,20 +51,29 @@ class poll_pause {
 
 enum class log_record : std::uint32_t { set = 1, append, erase, push, pop };
 
+/// Where the log is: under a path, where it is made if it is missing, or in an anonymous file whose
+/// descriptor this process has inherited.
+struct log_place {
+  std::string name;         ///< the path, or what errors call the file
+  int inherited_file = -1;  ///< stays the owner's
+};
+
 /// Not thread-safe. Every function but the destructor may throw `timeout_error` when another process keeps a
 /// lock.
 class store_log {
  public:
-  store_log(std::string path, deadline until) : path_(std::move(path)) {
-    for (poll_pause pause; !open(until); pause.sleep(until)) {
-      if (time_left(until).count() == 0)
-        throw timeout_error("the store " + path_ + " is removed again and again");
-    }
+  store_log(const log_place& place, deadline until) : path_(place.name), has_path_(place.inherited_file < 0) {
+    if (has_path_)
+      open_path(until);
+    else
+      open_anew(place.inherited_file);
+    const lock_holder turn_taken(*this, F_WRLCK, until);
+    check_magic();
   }
   store_log(const store_log&) = delete;
   store_log& operator=(const store_log&) = delete;
   ~store_log() {
-    if (guard_.in_child()) return;
+    if (guard_.in_child() || !has_path_) return;
     try {
       leave();
     } catch (const error&) {  // somebody keeps the lock, or the file system is gone: the file stays
@@ -80,16 +89,7 @@ class store_log {
     return table_;
   }
 
-  /// Runs change(const store_table&, write), where write(kind, key, value) appends a change, with nobody else
-  /// writing.
-  template <class F>
-  auto change(deadline until, F&& f) {
-    const lock_holder turn_taken(*this, F_WRLCK, until);
-    apply_new_records();
-    return f(std::as_const(table_), [this](log_record kind, const std::string& key, std::string_view value) {
-      append(kind, key, value);
-    });
-  }
+  class change;
 
   const std::string& path() const noexcept { return path_; }
 
@@ -120,13 +120,19 @@ class store_log {
     throw init_error("the store " + path_ + " cannot be used: " + why);
   }
 
+  void open_path(deadline until) {
+    for (poll_pause pause; !try_open_path(until); pause.sleep(until)) {
+      if (time_left(until).count() == 0)
+        throw timeout_error("the store " + path_ + " is removed again and again");
+    }
+  }
+
   /// False when the last member has removed the file meanwhile.
-  bool open(deadline until) {
+  bool try_open_path(deadline until) {
     const int fd =
         ::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
     if (fd < 0) {
-      if (errno == EMFILE || errno == ENFILE)
-        throw_out_of_descriptors("could not open the store " + path_, errno);
+      refuse_lack_of_descriptors();
       refuse(errno == ELOOP ? "it is a symbolic link" : system_text(errno));
     }
     file_ = descriptor(fd);
@@ -138,10 +144,20 @@ class store_log {
     }
     if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) refuse("other users may write to it");
     lock(members, F_RDLCK, until);
-    if (!is_still_at_path()) return false;
-    const lock_holder turn_taken(*this, F_WRLCK, until);
-    check_magic();
-    return true;
+    return is_still_at_path();
+  }
+
+  /// Locks belong to an open file description, and an inherited descriptor shares its owner's.
+  void open_anew(int inherited) {
+    file_ = descriptor(::open(("/proc/self/fd/" + std::to_string(inherited)).c_str(), O_RDWR | O_CLOEXEC));
+    if (file_) return;
+    refuse_lack_of_descriptors();
+    refuse("it cannot be opened through /proc: " + system_text(errno));
+  }
+
+  void refuse_lack_of_descriptors() const {
+    if (errno == EMFILE || errno == ENFILE)
+      throw_out_of_descriptors("could not open the store " + path_, errno);
   }
 
   struct stat status_of_file() const {
@@ -289,10 +305,28 @@ class store_log {
   }
 
   std::string path_;
+  bool has_path_;
   fork_guard guard_;
   descriptor file_;
   store_table table_;
   std::uint64_t end_ = 0;  ///< of the records in `table_`
+};
+
+/// Nobody else writes while it is there.
+class store_log::change {
+ public:
+  change(store_log& log, deadline until) : log_(log), turn_taken_(log, F_WRLCK, until) {
+    log.apply_new_records();
+  }
+
+  const store_table& now() const noexcept { return log_.table_; }
+  void write(log_record kind, const std::string& key, std::string_view value) {
+    log_.append(kind, key, value);
+  }
+
+ private:
+  store_log& log_;
+  const lock_holder turn_taken_;
 };
 
 }  // namespace ddpp::detail
