@@ -14,7 +14,7 @@ namespace {
 using communicator = ddpp::communicator<ddpp::threads>;
 using bytes = std::span<std::byte>;
 
-perf::table measured_on_threads(void (*run)(communicator&, bytes, bytes, int)) {
+perf::table measured_on_threads(void (*run)(communicator&, bytes, bytes, const perf::place&)) {
   auto operation =
       perf::make_operation<communicator, perf::all_reduce, float, ddpp::sum_t, ddpp::algorithms::automatic>();
   operation.run = run;
@@ -35,7 +35,7 @@ perf::table measured_on_threads(void (*run)(communicator&, bytes, bytes, int)) {
 }  // namespace
 
 TEST_CASE("a right operation has no wrong elements") {
-  const auto table = measured_on_threads([](communicator& comm, bytes in, bytes out, int) {
+  const auto table = measured_on_threads([](communicator& comm, bytes in, bytes out, const perf::place&) {
     ddpp::all_reduce(comm, perf::elements<float>(in), perf::elements<float>(out));
   });
   CHECK(perf::wrong_elements(table) == 0);
@@ -45,12 +45,12 @@ TEST_CASE("a right operation has no wrong elements") {
 }
 
 TEST_CASE("an operation that does nothing is wrong everywhere") {
-  const auto table = measured_on_threads([](communicator&, bytes, bytes, int) {});
+  const auto table = measured_on_threads([](communicator&, bytes, bytes, const perf::place&) {});
   CHECK(table.rows[0].out_of_place.wrong == 2 * 3 * 1000);
 }
 
 TEST_CASE("one wrong element on one rank is seen") {
-  const auto table = measured_on_threads([](communicator& comm, bytes in, bytes out, int) {
+  const auto table = measured_on_threads([](communicator& comm, bytes in, bytes out, const perf::place&) {
     ddpp::all_reduce(comm, perf::elements<float>(in), perf::elements<float>(out));
     if (comm.rank() == 2) perf::elements<float>(out)[999] += 1;
   });

@@ -33,16 +33,14 @@ inline constexpr std::tuple all_ops{named<ddpp::sum_t>{"sum"}, named<ddpp::prod_
 /// Every operation on every type with every algorithm would take minutes to compile and tell little more.
 template <class Collective, class Algorithm, class T, class Op>
 inline constexpr bool is_built = [] {
-  constexpr bool automatic = std::same_as<Algorithm, ddpp::algorithms::automatic>;
   constexpr bool sums = std::same_as<Op, ddpp::sum_t> || std::same_as<Op, ddpp::avg_t>;
   if (!Collective::reduces) return true;
-  if (automatic) return sums || std::same_as<Collective, all_reduce>;
+  if (is_automatic<Algorithm>) return sums || std::same_as<Collective, all_reduce>;
   return sums && (std::same_as<T, float> || std::same_as<T, double>);
 }();
 inline constexpr const char* what_is_built =
     "all_reduce with the automatic algorithm takes any operation on any type; others take sum and avg, and "
-    "with "
-    "a named algorithm those of float and double";
+    "with a named algorithm those of float and double";
 
 template <class List, class F>
 bool visit_named(const List& list, std::string_view name, F f) {

@@ -95,7 +95,8 @@ void require_memory(const plan& todo) {
 
 /// What was typed, before it is understood.
 struct typed {
-  std::string collective, transport = "shm", algorithm = "automatic", type = "float", op = "sum", json_file;
+  std::string collective, transport = "shm", algorithm = "automatic", type = "float", op = "sum", json_file,
+                          plot_file;
   std::string min_bytes = "8", max_bytes = "64M", step_factor = "4", step_bytes;
   std::optional<int> ranks;
   int root = 0, iterations = 20, warmup_iterations = 5, check_iterations = 1;
@@ -127,6 +128,7 @@ typed parse(int argc, char** argv) {
   app.add_option("-o,--op", in.op, joined(names_in(all_ops)))->capture_default_str();
   app.add_option("-r,--root", in.root, "of a collective that has one")->capture_default_str();
   app.add_option("-J,--json", in.json_file, "write everything to this file, too");
+  app.add_option("--plot", in.plot_file, "draw bus bandwidth over size into this file (SVG; needs gnuplot)");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -242,10 +244,14 @@ plan parse_command_line(int argc, char** argv) {
   const typed in = parse(argc, argv);
   plan todo;
   todo.json_file = in.json_file;
+  todo.plot_file = in.plot_file;
   set_names(todo, in);
   set_ranks(todo, in);
   set_sizes(todo, in);
   set_iterations(todo, in);
+  if (!todo.plot_file.empty() && (!has_sizes(todo.collective) || todo.ranks == 1)) {
+    throw bad_input("--plot: there is no bandwidth to draw of a barrier, or of one rank");
+  }
   visit_collective(todo.collective, [&](auto collective) {
     if (!collective.reduces) todo.op = "none";
     if (!collective.has_root) todo.root = -1;
@@ -254,6 +260,7 @@ plan parse_command_line(int argc, char** argv) {
 }
 
 std::vector<row> rows_of(const plan& todo) {
+  if (!has_sizes(todo.collective)) return std::vector<row>(1);
   const std::size_t unit = unit_of(todo);
   std::vector<row> rows;
   for (std::size_t bytes = todo.min_bytes; bytes <= todo.max_bytes;) {

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "command_line.hpp"
+#include "comparison.hpp"
 #include "plan.hpp"
+#include "plot.hpp"
 #include "report.hpp"
 #include "run.hpp"
 #include "shared_array.hpp"
@@ -37,14 +39,21 @@ table measure(const plan& todo, const std::string& transport, const std::string&
 
 int run(const plan& todo) {
   const bool first = ddpp::detail::read_environment().rank == 0;
-  if (first) check_json_file(todo);
+  if (first) {
+    check_json_file(todo);
+    check_plot(todo);
+  }
   std::vector<table> tables;
   for (const std::string& transport : todo.transports) {
     for (const std::string& algorithm : todo.algorithms) {
       tables.push_back(measure(todo, transport, algorithm, first));
     }
   }
-  if (first && !todo.json_file.empty()) write_json(todo, tables);
+  if (first) {
+    if (tables.size() > 1) print_comparison(todo, tables);
+    if (!todo.json_file.empty()) write_json(todo, tables);
+    if (!todo.plot_file.empty()) write_plot(todo, tables);
+  }
   const bool right =
       std::all_of(tables.begin(), tables.end(), [](const table& t) { return wrong_elements(t) == 0; });
   return right ? 0 : 1;

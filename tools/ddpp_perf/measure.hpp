@@ -23,19 +23,19 @@ class measurement {
  public:
   using bytes = std::span<std::byte>;
 
-  measurement(Comm& comm, const plan& todo, const operation<Comm>& operation, std::size_t count)
-      : comm_(comm), todo_(todo), operation_(operation), at_{count, comm.rank(), comm.size(), todo.root} {}
+  measurement(Comm& comm, const plan& todo, const operation<Comm>& operation, const place& at)
+      : comm_(comm), todo_(todo), operation_(operation), at_(at) {}
 
   /// Of meaning on rank 0 only.
   result of(bytes in, bytes out) {
     prepare(in, out, 0);
-    for (int i = 0; i < todo_.warmup_iterations; ++i) operation_.run(comm_, in, out, at_.root);
+    for (int i = 0; i < todo_.warmup_iterations; ++i) operation_.run(comm_, in, out, at_);
     prepare(in, out, 0);
     report mine{time(in, out), todo_.check_iterations > 0 ? 0 : -1};
     for (int i = 1; i <= todo_.check_iterations; ++i) {
       const auto seed = static_cast<unsigned>(i);
       prepare(in, out, seed);
-      operation_.run(comm_, in, out, at_.root);
+      operation_.run(comm_, in, out, at_);
       mine.wrong += operation_.wrong(out, at_, seed);
     }
     const report all = join(mine);
@@ -56,7 +56,7 @@ class measurement {
   double time(bytes in, bytes out) {
     ddpp::barrier(comm_);
     const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < todo_.iterations; ++i) operation_.run(comm_, in, out, at_.root);
+    for (int i = 0; i < todo_.iterations; ++i) operation_.run(comm_, in, out, at_);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 
@@ -86,7 +86,7 @@ class measurement {
 template <class Comm>
 void measure_table(Comm& comm, const plan& todo, const operation<Comm>& operation, std::span<row> rows) {
   const int rank = comm.rank(), ranks = comm.size();
-  const layout most = operation.layout_of(rows.back().count, rank, ranks, todo.root);
+  const layout most = operation.layout_of({rows.back().count, rank, ranks, todo.root});
   std::vector<std::byte> input(operation.out_of_place ? most.in * operation.element_size : 0);
   std::vector<std::byte> output(std::max(most.in_place_in + most.in, most.in_place_out + most.out) *
                                 operation.element_size);
@@ -94,8 +94,9 @@ void measure_table(Comm& comm, const plan& todo, const operation<Comm>& operatio
     return std::span(of).subspan(from * operation.element_size, count * operation.element_size);
   };
   for (row& row : rows) {
-    const layout at = operation.layout_of(row.count, rank, ranks, todo.root);
-    measurement<Comm> measure(comm, todo, operation, row.count);
+    const place here{row.count, rank, ranks, todo.root};
+    const layout at = operation.layout_of(here);
+    measurement<Comm> measure(comm, todo, operation, here);
     const auto finish = [&](result found) {
       found.algbw = static_cast<double>(row.bytes) / found.microseconds / 1e3;
       found.busbw = found.algbw * operation.bus_factor(ranks);

@@ -6,17 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "collectives.hpp"
+#include "place.hpp"
 #include "values.hpp"
 
 namespace perf {
-
-/// Where a rank stands in an operation.
-struct place {
-  std::size_t count;
-  int rank, ranks, root;
-};
 
 template <class Comm>
 struct operation {
@@ -25,10 +21,10 @@ struct operation {
   bool out_of_place, in_place;
   std::size_t element_size;
   double (*bus_factor)(int ranks);
-  layout (*layout_of)(std::size_t count, int rank, int ranks, int root);
+  layout (*layout_of)(const place& at);
   void (*fill)(bytes in, const place& at, unsigned seed);
   std::int64_t (*wrong)(bytes out, const place& at, unsigned seed);  // elements that `seed` does not explain
-  void (*run)(Comm& comm, bytes in, bytes out, int root);
+  void (*run)(Comm& comm, bytes in, bytes out, const place& at);
 };
 
 template <class T>
@@ -48,16 +44,22 @@ std::int64_t wrong(std::span<std::byte> out, const place& at, unsigned seed) {
   const values<T, Op> put_in{at.ranks, seed};
   std::int64_t found = 0;
   std::size_t i = 0;
-  for (const T& element : elements<T>(out)) {
-    found += !(element == Collective::expected(put_in, at.count, at.rank, at.root, i++));
-  }
+  for (const T& element : elements<T>(out)) found += !(element == Collective::expected(put_in, at, i++));
   return found;
 }
 
 template <class Comm, class Collective, class T, class Op, class Algorithm>
-void run(Comm& comm, std::span<std::byte> in, std::span<std::byte> out, int root) {
-  Collective::run(comm, elements<T>(in), elements<T>(out), Op{}, root, Algorithm{});
+void run(Comm& comm, std::span<std::byte> in, std::span<std::byte> out, const place& at) {
+  Collective::run(comm, elements<T>(in), elements<T>(out), Op{}, at, Algorithm{});
 }
+
+/// What is only moved is moved as integers of its size, so that it is compiled once for all types of that
+/// size.
+template <class T>
+using moved_as =
+    std::conditional_t<sizeof(T) == 1, std::uint8_t,
+                       std::conditional_t<sizeof(T) == 2, std::uint16_t,
+                                          std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
 
 template <class Comm, class Collective, class T, class Op, class Algorithm>
 constexpr operation<Comm> make_operation() {
@@ -68,7 +70,7 @@ constexpr operation<Comm> make_operation() {
           Collective::layout_of,
           fill<T, Op>,
           wrong<Collective, T, Op>,
-          run<Comm, Collective, T, Op, Algorithm>};
+          run<Comm, Collective, std::conditional_t<Collective::reduces, T, moved_as<T>>, Op, Algorithm>};
 }
 
 }  // namespace perf

@@ -25,7 +25,7 @@ struct plan {
   int iterations = 0, warmup_iterations = 0, check_iterations = 0;
   std::string type, op;
   int root = 0;
-  std::string json_file;  // empty: none
+  std::string json_file, plot_file;  // empty: none
 };
 
 /// How one form of a collective did at one size.

@@ -3,14 +3,13 @@
 
 #include <ddpp/version.hpp>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
-#include <unistd.h>
+
+#include "comparison.hpp"
+#include "replaced_file.hpp"
 
 namespace perf {
 namespace {
@@ -46,10 +45,19 @@ double average_busbw(const table& table) {
   return count == 0 ? 0 : total / count;
 }
 
-std::string temporary_name(const plan& todo) { return todo.json_file + ".new." + std::to_string(::getpid()); }
+std::string name_of(const table& table) { return table.transport + " " + table.algorithm; }
 
-[[noreturn]] void refuse(const plan& todo) {
-  throw bad_input("cannot write " + todo.json_file + ": " + std::strerror(errno));
+nlohmann::ordered_json json_of_comparison(const std::vector<table>& tables) {
+  nlohmann::ordered_json columns = nlohmann::json::array(), rows = nlohmann::json::array();
+  for (const table& table : tables) columns.push_back(name_of(table));
+  for (std::size_t i = 0; i < tables[0].rows.size(); ++i) {
+    nlohmann::ordered_json times = nlohmann::json::array();
+    for (const table& table : tables) times.push_back(representative(table.rows[i]).microseconds);
+    rows.push_back(nlohmann::ordered_json{{"size", tables[0].rows[i].bytes},
+                                          {"time_us", times},
+                                          {"fastest", name_of(tables[fastest(tables, i)])}});
+  }
+  return {{"columns", columns}, {"rows", rows}};
 }
 
 }  // namespace
@@ -98,11 +106,7 @@ std::int64_t wrong_elements(const table& table) {
 }
 
 void check_json_file(const plan& todo) {
-  if (todo.json_file.empty()) return;
-  if (std::filesystem::is_directory(todo.json_file)) throw bad_input(todo.json_file + " is a directory");
-  const std::string name = temporary_name(todo);
-  if (!std::ofstream(name)) refuse(todo);
-  std::remove(name.c_str());
+  if (!todo.json_file.empty()) replaced_file(todo.json_file).check();
 }
 
 void write_json(const plan& todo, const std::vector<table>& tables) {
@@ -135,14 +139,13 @@ void write_json(const plan& todo, const std::vector<table>& tables) {
                                                     {"wrong", wrong_elements(table)},
                                                     {"rows", rows}});
   }
-  const std::string name = temporary_name(todo);
-  std::ofstream file(name);
-  file << json.dump(2) << '\n';
-  file.close();
-  if (!file || std::rename(name.c_str(), todo.json_file.c_str()) != 0) {
-    std::remove(name.c_str());
-    refuse(todo);
-  }
+  if (tables.size() > 1) json["comparison"] = json_of_comparison(tables);
+  replaced_file file(todo.json_file);
+  std::ofstream stream(file.temporary_name());
+  stream << json.dump(2) << '\n';
+  stream.close();
+  if (!stream) file.refuse();
+  file.keep();
 }
 
 }  // namespace perf
