@@ -10,7 +10,7 @@
 
 namespace ddpp {
 
-/// What a decision is about. All must mean the same.
+/// What a decision is about, the weakest first: where ranks name different ones, the strongest counts.
 enum class decision : std::uint8_t { agree, recover, shrink };
 
 constexpr const char* name_of(decision what) {
@@ -36,7 +36,7 @@ enum class attendance : std::uint8_t {
 struct verdict {
   std::vector<attendance> ranks = {};  ///< by rank
   bool yes = false;                    ///< whether all who voted said so
-  ddpp::decision decision = {};        ///< of the lowest rank that voted
+  ddpp::decision decision = {};        ///< the strongest that was named
   bool alike = true;                   ///< whether all who voted named that one
   std::string note = {};               ///< of the lowest rank that voted
 };

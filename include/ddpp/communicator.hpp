@@ -82,8 +82,10 @@ class communicator {
   }
 
   // Going on after a failure. All three are collective over the members that are left, block, and work in a
-  // group that has failed; the ranks call them in the same order. A member that has died or left is not
-  // waited for, one that is there is, for timeout() at most. As MPI's ULFM; see docs/failure.md.
+  // group that has failed. A member that has died or left is not waited for; one that is there is, for
+  // timeout() at most. Where some ranks call one and some another, those who ask for less are told so, and
+  // the others wait for them to come: agree returns false, recover gives way to shrink. As MPI's ULFM; see
+  // docs/failure.md.
 
   /// True on all ranks if all members called it with true, else false on all. A member that died or left did
   /// not. `timeout_error` on all if one did not come in time. Waits for no pending operation.
@@ -248,7 +250,8 @@ bool communicator<T, A>::agree(bool flag) requires has_agreement<T> {
     throw timeout_error(detail::text("rank ", rank(), ", agree: ", detail::list_of_ranks(absent),
                                      " did not call it within ", detail::text_of(timeout())));
   }
-  return result.yes && detail::ranks_that_are(attendance::gone, result).empty();
+  return result.yes && result.decision == decision::agree &&
+         detail::ranks_that_are(attendance::gone, result).empty();
 }
 
 template <ddpp::transport T, class A>

@@ -8,3 +8,4 @@
 #include "misuse.hpp"
 #include "numbers.hpp"
 #include "point_to_point.hpp"
+#include "recovery.hpp"

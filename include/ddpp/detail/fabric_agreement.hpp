@@ -116,10 +116,12 @@ class fabric_agreement {
       const fabric_ballot& ballot = ballot_of(rank, number);
       result.yes = result.yes && ballot.yes;
       if (first) {
-        result.decision = ballot.decision;
         for (std::size_t i = 0; i < ballot.note_bytes.load(); ++i) result.note += ballot.note[i].load();
+        result.decision = ballot.decision;
       }
-      result.alike = result.alike && ballot.decision.load() == result.decision;
+      const ddpp::decision named = ballot.decision;
+      result.alike = result.alike && named == result.decision;
+      result.decision = std::max(result.decision, named);
       first = false;
     }
     if (decided_number() == number) return result;

@@ -177,7 +177,7 @@ class group {
   }
 
   /// Collective among whoever is left, also after the group has failed; waits for no pending operation.
-  /// Throws `timeout_error` where this rank came too late, `mismatch_error` if not all decide about `what`.
+  /// Throws `timeout_error` where this rank came too late.
   verdict decide(decision what, bool yes, const std::string& note) requires has_agreement<T> {
     refuse_in_child();
     const std::lock_guard lock(deciding_);
@@ -191,12 +191,6 @@ class group {
       left_behind_ = !known || result.decision != decision::agree;
       throw timeout_error(whose + "this rank came too late: the others did not wait longer than " +
                           text_of(timeout_));
-    }
-    if (!result.alike) {
-      throw mismatch_error(
-          detail::text(whose, "not all ranks called the same of agree, recover and shrink; this one called ",
-                       name_of(what)),
-          rank(), name_of(what), decisions_);
     }
     return result;
   }

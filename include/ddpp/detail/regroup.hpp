@@ -56,6 +56,7 @@ class regrouping {
       const bool store_stays = from_.origin().store == nullptr || from_.origin().store->outlives_ranks();
       const verdict who = from_.decide(what_, store_stays, {});
       if (what_ == decision::recover) require_everyone(who);
+      if (!who.alike) continue;  // others ask for less: they are told, and come
       members_ = ranks_that_are(attendance::voted, who);
       bootstrap boot = bootstrap_for_members();
       if (boot.size > 1 && !who.yes && !move_to_new_store(boot)) continue;
@@ -76,6 +77,10 @@ class regrouping {
           text(whose, list_of_ranks(gone),
                " died or left, so the same members cannot go on; shrink() goes on with the others"),
           gone.front(), "recover", 0);
+    }
+    if (who.decision != decision::recover) {
+      throw mismatch_error(text(whose, "others called shrink(), which goes on once this rank calls it too"),
+                           from_.rank(), "recover", 0);
     }
     if (!absent.empty()) {
       throw timeout_error(text(whose, list_of_ranks(absent), " did not call it within ",
