@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <sys/mman.h>
 
 #include "suite.hpp"
 
@@ -38,6 +39,24 @@ void each_operation(auto& comm) {
   }
   EXPECT(result_of(ddpp::premul_sum(2)) == n * (n + 1));
 }
+
+/// A hundred numbers that ranks, be they threads or processes, leave to the test.
+class shared_numbers {
+ public:
+  shared_numbers()
+      : memory_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    REQUIRE(memory_ != MAP_FAILED);
+  }
+  ~shared_numbers() { ::munmap(memory_, bytes); }
+  shared_numbers(const shared_numbers&) = delete;
+  shared_numbers& operator=(const shared_numbers&) = delete;
+
+  std::uint64_t& operator[](std::size_t i) const { return static_cast<std::uint64_t*>(memory_)[i]; }
+
+ private:
+  static constexpr std::size_t bytes = 100 * sizeof(std::uint64_t);
+  void* memory_;
+};
 
 struct complex_pair {
   float re, im;
@@ -151,6 +170,28 @@ TEST_CASE("sums of floats are close to the exact ones, and the same bits on all 
   }
 }
 
+TEST_CASE("the same bits when the same program runs again") {
+  for (const int n : {3, most_ranks}) {
+    const shared_numbers found;
+    for (std::size_t run = 0; run < 2; ++run) {
+      on_ranks(n, [&](auto& comm) {
+        std::mt19937 random(static_cast<unsigned>(comm.rank()));
+        std::normal_distribution<float> normal;
+        std::vector<float> input(5003);
+        for (float& x : input) x = normal(random);
+        std::size_t next = 50 * run;
+        with_each_algorithm([&](auto algorithm) {
+          auto data = input;
+          ddpp::all_reduce(comm, data, ddpp::sum, algorithm);
+          if (comm.rank() == 0) found[next++] = hash_of(std::span<const float>(data));
+        });
+      });
+    }
+    CHECK(found[5] != 0);
+    for (std::size_t i = 0; i < 50; ++i) CHECK(found[i] == found[50 + i]);
+  }
+}
+
 TEST_CASE("reproducible follows one tree over ranks, whatever the size") {
   // The tree, written down again: pairs fold until a power of two is left, then neighbours at distance 1, 2,
   // 4, ...
@@ -183,7 +224,8 @@ TEST_CASE("reproducible follows one tree over ranks, whatever the size") {
         std::vector<float> x(count);
         for (std::size_t i = 0; i < count; ++i) x[i] = value(comm.rank(), i);
         ddpp::all_reduce(comm, x, ddpp::sum, ddpp::algorithms::reproducible{});
-        for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t stride = count > 1000 ? 11 : 1;  // enough of what takes long
+        for (std::size_t i = 0; i < count; i += stride) {
           std::vector<float> all;
           for (int r = 0; r < comm.size(); ++r) all.push_back(value(r, i));
           EXPECT(x[i] == tree_sum(all));
@@ -222,6 +264,83 @@ TEST_CASE("min and max keep NaN, and order signed zeros and infinities") {
   }
 }
 
+TEST_CASE("NaN on each rank in turn, among numbers, infinities and zeros, in each floating-point type") {
+  on_ranks(4, [](auto& comm) {
+    const auto check = [&]<class T>(T) {
+      constexpr float inf = std::numeric_limits<float>::infinity();
+      const float nan = std::numeric_limits<float>::quiet_NaN();
+      const auto result = [&](float mine, auto op) {
+        std::vector<T> x(19, T(mine));
+        ddpp::all_reduce(comm, x, op);
+        expect_same_bits(comm, x);
+        return static_cast<float>(x[18]);
+      };
+      const auto rank = static_cast<std::size_t>(comm.rank());
+      for (std::size_t with_nan = 0; with_nan < 4; ++with_nan) {
+        for (const std::vector<float>& row :
+             {std::vector<float>{1, 2, 3, 4}, {-inf, inf, inf, -inf}, {0.0f, -0.0f, -0.0f, 0.0f}}) {
+          const float mine = rank == with_nan ? nan : row[rank];
+          EXPECT(std::isnan(result(mine, ddpp::min)) && std::isnan(result(mine, ddpp::max)));
+          EXPECT(std::isnan(result(mine, ddpp::sum)));
+        }
+        const float infinite = rank == with_nan ? inf : 1.0f;
+        EXPECT(result(infinite, ddpp::max) == inf && result(infinite, ddpp::min) == 1 &&
+               result(infinite, ddpp::sum) == inf);
+        EXPECT(result(-infinite, ddpp::min) == -inf && result(-infinite, ddpp::max) == -1);
+        const float zero = rank == with_nan ? -0.0f : 0.0f;
+        EXPECT(std::signbit(result(zero, ddpp::min)) && !std::signbit(result(zero, ddpp::max)));
+        EXPECT(!std::signbit(result(-zero, ddpp::max)) && std::signbit(result(-zero, ddpp::min)));
+      }
+      EXPECT(std::isnan(result(rank == 0 ? inf : -inf, ddpp::sum)));
+    };
+    check(ddpp::half());
+    check(ddpp::bfloat16());
+    check(float());
+    check(double());
+  });
+}
+
+TEST_CASE("sums of 16-bit floats are those in float, in the order of ranks, rounded once") {
+  for (int n = 2; n <= most_ranks; ++n) {
+    on_ranks(n, [](auto& comm) {
+      const auto check = [&]<class T>(T) {
+        const auto ranks = static_cast<std::size_t>(comm.size()),
+                   rank = static_cast<std::size_t>(comm.rank());
+        const std::size_t piece = 333, count = ranks * piece;
+        std::vector<float> totals(count);
+        std::vector<T> mine;
+        for (std::size_t r = 0; r < ranks; ++r) {
+          std::mt19937 random(static_cast<unsigned>(r));
+          std::normal_distribution<float> normal;
+          std::vector<T> theirs(count);
+          for (std::size_t i = 0; i < count; ++i) {
+            theirs[i] = T(normal(random));
+            totals[i] += static_cast<float>(theirs[i]);
+          }
+          if (r == rank) mine = theirs;
+        }
+        const auto is_right = [&](std::span<const T> found, std::size_t from, float divisor) {
+          for (std::size_t i = 0; i < found.size(); ++i) {
+            if (found[i].bits != T(totals[from + i] / divisor).bits) return false;
+          }
+          return true;
+        };
+        auto everywhere = mine, average = mine;
+        ddpp::all_reduce(comm, everywhere);
+        ddpp::all_reduce(comm, average, ddpp::avg);
+        EXPECT(is_right(everywhere, 0, 1) && is_right(average, 0, static_cast<float>(ranks)));
+        std::vector<T> at_root(count), own(piece);
+        ddpp::reduce(comm, mine, at_root, ddpp::sum, comm.size() - 1);
+        EXPECT(rank != ranks - 1 || is_right(at_root, 0, 1));
+        ddpp::reduce_scatter(comm, mine, own);
+        EXPECT(is_right(own, rank * piece, 1));
+      };
+      check(ddpp::half());
+      check(ddpp::bfloat16());
+    });
+  }
+}
+
 TEST_CASE("sums of 16-bit floats lose nothing hop by hop") {
   on_ranks(8, [](auto& comm) {
     // 1 on rank 0 and 2^-9 elsewhere: each alone would be rounded away.
@@ -241,6 +360,15 @@ TEST_CASE("sums of 16-bit floats lose nothing hop by hop") {
     std::vector<ddpp::half> x(77, ddpp::half(65504.0f / 2));  // half the largest: the sum would be infinite
     ddpp::all_reduce(comm, x, ddpp::avg);
     for (const auto& v : x) EXPECT(static_cast<float>(v) == 65504.0f / 2);
+    std::vector<ddpp::half> root(77, ddpp::half(65504.0f / 2)), all(770, ddpp::half(-65504.0f / 2)),
+        piece(77);
+    ddpp::reduce(comm, root, ddpp::avg);
+    ddpp::reduce_scatter(comm, all, piece, ddpp::avg);
+    EXPECT(static_cast<float>(root[76]) == 65504.0f / 2 && static_cast<float>(piece[76]) == -65504.0f / 2);
+    const ddpp::bfloat16 large(0x1.fp126f);  // ten of them are more than a float holds
+    std::vector<ddpp::bfloat16> y(77, large);
+    ddpp::all_reduce(comm, y, ddpp::premul_sum(0.125f));
+    EXPECT(static_cast<float>(y[0]) == 0x1.36p127f);
   });
 }
 
@@ -252,6 +380,16 @@ TEST_CASE("averages of integers round toward zero") {
     std::vector<std::int8_t> small(3, 50);
     ddpp::all_reduce(comm, small, ddpp::avg);
     EXPECT(small[0] == 50);
+    std::vector<int> y = {comm.rank() == 0 ? 3 : 4, comm.rank() == 0 ? -3 : -4}, at_root(2), piece(1);
+    ddpp::reduce(comm, y, at_root, ddpp::avg, 1);
+    EXPECT(comm.rank() != 1 || (at_root[0] == 3 && at_root[1] == -3));
+    ddpp::reduce_scatter(comm, y, piece, ddpp::avg);
+    EXPECT(piece[0] == (comm.rank() == 0 ? 3 : -3));
+  });
+  on_ranks(3, [](auto& comm) {
+    std::vector<std::int64_t> x = {-2 * comm.rank(), -5, 1 - 2 * comm.rank()};  // sums: -6, -15, -3
+    ddpp::all_reduce(comm, x, ddpp::avg);
+    EXPECT((x == std::vector<std::int64_t>{-2, -5, -1}));
   });
 }
 

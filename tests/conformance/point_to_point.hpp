@@ -2,7 +2,10 @@
 // Messages between two ranks: tags, any order, many at once, to oneself, from several threads.
 #pragma once
 
+#include <algorithm>
+#include <numeric>
 #include <optional>
+#include <random>
 #include <thread>
 
 #include "suite.hpp"
@@ -49,6 +52,58 @@ TEST_CASE("each (peer, tag) is a channel of its own, first in first out") {
           for (const int x : in) EXPECT(x == value(tag, k));
         }
       }
+    }
+  });
+}
+
+TEST_CASE("hundreds of messages in flight among all ranks, oneself included, matched in any order") {
+  on_ranks(4, [](auto& comm) {
+    constexpr int tags = 5, each = 6;
+    struct channel {
+      int peer, tag;
+    };
+    const auto value = [](int from, int to, int tag, int k) {
+      return ((from * 10 + to) * 10 + tag) * 10 + k;
+    };
+    const auto length = [](int tag, int k) { return static_cast<std::size_t>((tag * 7 + k * 13) % 9 * 700); };
+    std::mt19937 random(static_cast<unsigned>(comm.rank()));
+    // Within a channel in order, otherwise in any order, another one on each rank and for either direction.
+    const auto shuffled = [&] {
+      std::vector<channel> all;
+      for (int peer = 0; peer < comm.size(); ++peer) {
+        for (int tag = 0; tag < tags; ++tag) all.insert(all.end(), each, {peer, tag});
+      }
+      std::shuffle(all.begin(), all.end(), random);
+      return all;
+    };
+    struct message {
+      std::vector<int> data;
+      int expected;
+      ddpp::work work;
+    };
+    std::vector<message> sent, received;
+    std::vector<int> next_out(static_cast<std::size_t>(comm.size() * tags)), next_in(next_out);
+    const auto number_in = [&](std::vector<int>& next, channel c) {
+      return next[static_cast<std::size_t>(c.peer * tags + c.tag)]++;
+    };
+    const auto outgoing = shuffled(), incoming = shuffled();
+    for (std::size_t i = 0; i < outgoing.size();
+         ++i) {  // so that some are posted before they come, others after
+      const channel to = outgoing[i], from = incoming[i];
+      const int k = number_in(next_out, to), l = number_in(next_in, from);
+      sent.push_back({std::vector<int>(length(to.tag, k), value(comm.rank(), to.peer, to.tag, k)), 0, {}});
+      sent.back().work = ddpp::isend(comm, sent.back().data, to.peer, to.tag);
+      received.push_back(
+          {std::vector<int>(length(from.tag, l), -1), value(from.peer, comm.rank(), from.tag, l), {}});
+      received.back().work = ddpp::irecv(comm, received.back().data, from.peer, from.tag);
+    }
+    std::vector<std::size_t> order(received.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    // (The least transport matches a receive when it is waited for.)
+    if (ddpp::has_control_plane<transport>) std::shuffle(order.begin(), order.end(), random);
+    for (const std::size_t i : order) received[i].work.wait(), sent[i].work.wait();
+    for (const message& m : received) {
+      EXPECT(std::all_of(m.data.begin(), m.data.end(), [&](int x) { return x == m.expected; }));
     }
   });
 }
