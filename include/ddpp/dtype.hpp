@@ -2,6 +2,8 @@
 // Element types: a number for each that ddpp knows by name, and storage types for the two 16-bit floats.
 #pragma once
 
+#include <ddpp/detail/text.hpp>
+
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -130,9 +132,9 @@ constexpr const char* name_of(dtype type) noexcept {
 
 namespace detail {
 
-inline std::string type_name(std::uint8_t type, std::uint16_t element_size) {
+[[gnu::cold]] inline std::string type_name(std::uint8_t type, std::uint16_t element_size) {
   if (type == 0 || type > static_cast<std::uint8_t>(dtype::float64)) {
-    return "elements of " + std::to_string(element_size) + " bytes";
+    return text("elements of ", element_size, " bytes");
   }
   return name_of(static_cast<dtype>(type));
 }

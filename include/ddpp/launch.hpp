@@ -11,10 +11,10 @@
 #include <ddpp/detail/rank_environment.hpp>
 #include <ddpp/detail/rank_processes.hpp>
 #include <ddpp/detail/secret.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/hash_store.hpp>
 #include <ddpp/init_options.hpp>
-#include <ddpp/prefix_store.hpp>
 #include <ddpp/store.hpp>
 
 #include <chrono>
@@ -29,8 +29,8 @@
 namespace ddpp {
 namespace detail {
 
-inline void check_launch(int n, const init_options& options) {
-  if (n < 1) throw usage_error("launch: the number of ranks must be at least 1, not " + std::to_string(n));
+[[gnu::cold]] inline void check_launch(int n, const init_options& options) {
+  if (n < 1) throw usage_error(text("launch: the number of ranks must be at least 1, not ", n));
   check_timeouts(options);
   if (options.store || !options.init_method.empty() || options.rank != -1 || options.world_size != -1) {
     throw usage_error(
@@ -40,17 +40,18 @@ inline void check_launch(int n, const init_options& options) {
   }
 }
 
-/// What the transport of one of n ranks is constructed from. They meet in `meeting`, where no other group has
-/// these keys.
-inline bootstrap launch_bootstrap(int rank, int n, const init_options& options,
-                                  const std::shared_ptr<store>& meeting, const secret& shared_secret) {
+/// What the transport of one of n ranks is constructed from. Other groups that meet in `meeting`, by `init`,
+/// have a prefix of their own each.
+[[gnu::cold]] inline bootstrap launch_bootstrap(int rank, int n, const init_options& options,
+                                                const std::shared_ptr<store>& meeting,
+                                                const secret& shared_secret) {
   bootstrap boot;
   boot.rank = rank;
   boot.size = n;
   boot.deadline = deadline_after(options.init_timeout.value_or(options.timeout));
   boot.timeout = options.timeout;
   if (n == 1) return boot;
-  boot.store = std::make_shared<prefix_store>("launch", meeting);
+  boot.store = meeting;
   boot.secret = shared_secret;
   boot.host = "127.0.0.1";
   return boot;
@@ -106,8 +107,7 @@ void launch_threads(int n, F& f, const init_options& options) {
       }
     } catch (...) {
       first.keep_current();
-      if (!joined)
-        meeting->fail("rank " + std::to_string(rank) + " could not join: " + current_exception_text());
+      if (!joined) meeting->fail(text("rank ", rank, " could not join: ", current_exception_text()));
     }
   };
   std::vector<std::thread> threads;
@@ -115,11 +115,11 @@ void launch_threads(int n, F& f, const init_options& options) {
     threads.reserve(static_cast<std::size_t>(n));
     for (int rank = 0; rank < n; ++rank) threads.emplace_back(run, rank);
   } catch (const std::exception& e) {
-    const std::string text = "launch: could not start a thread for rank " + std::to_string(threads.size()) +
-                             " of " + std::to_string(n) + ": " + e.what();
-    meeting->fail(text);
+    const std::string why =
+        text("launch: could not start a thread for rank ", threads.size(), " of ", n, ": ", e.what());
+    meeting->fail(why);
     for (std::thread& each : threads) each.join();
-    throw resource_error(text);
+    throw resource_error(why);
   }
   for (std::thread& each : threads) each.join();
   first.rethrow_if_any();

@@ -23,7 +23,7 @@ constexpr std::uint32_t hash_of_name(std::string_view name) noexcept {
   return hash == 0 ? 1 : hash;
 }
 
-inline std::string hex(std::uint32_t value) {
+[[gnu::cold]] inline std::string hex(std::uint32_t value) {
   std::string text;
   for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[(value >> shift) & 15u];
   return text;
@@ -206,11 +206,11 @@ constexpr std::uint32_t reduction_code() {
     return static_cast<std::uint32_t>(reduction::custom);
 }
 
-inline std::string reduction_name(std::uint32_t code) {
+[[gnu::cold]] inline std::string reduction_name(std::uint32_t code) {
   constexpr const char* names[] = {
       "none", "sum", "avg", "prod", "min", "max", "band", "bor", "bxor", "premul_sum", "custom operation"};
   if (code < std::size(names)) return names[code];
-  return "custom operation " + hex(code);
+  return text("custom operation ", hex(code));
 }
 
 }  // namespace detail

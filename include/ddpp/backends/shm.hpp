@@ -7,6 +7,7 @@
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/memory_transport.hpp>
 #include <ddpp/detail/shared_segment.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/store.hpp>
 
@@ -14,6 +15,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -35,60 +37,59 @@ class segment_meeting {
   static constexpr const char* named_key = "shm/named";
   static constexpr const char* unreachable_key = "shm/unreachable";
 
-  std::unique_ptr<fabric_memory> lead() {
-    auto segment = publish(first_key, [&] { return shared_segment::create_anonymous(boot_.size); });
+  [[gnu::cold]] std::unique_ptr<fabric_memory> lead() {
+    auto segment = publish(first_key, shared_segment::create_anonymous);
     std::atomic<std::uint32_t>& moved = segment->header().moved;
     if (!meet(*segment, [&] {
           if (boot_.store->check({unreachable_key})) moved.store(1, std::memory_order_seq_cst);
         })) {
-      segment = publish(named_key, [&] { return shared_segment::create_named(boot_.size); });
+      segment = publish(named_key, shared_segment::create_named);
       meet(*segment, [] {});
     }
     segment->close_doors();
     return segment;
   }
 
-  std::unique_ptr<fabric_memory> follow() {
+  [[gnu::cold]] std::unique_ptr<fabric_memory> follow() {
     auto segment = open(first_key);
     if (segment == nullptr) {
-      boot_.store->set(unreachable_key, std::to_string(boot_.rank));
+      boot_.store->set(unreachable_key, text(boot_.rank));
     } else if (meet(*segment, [] {})) {
       return segment;
     }
     segment = open(named_key);
     if (segment == nullptr) {
       refuse(boot_,
-             "cannot open rank 0's shared memory (" + system_text(errno) +
-                 "): the ranks share a host but neither processes nor /dev/shm. Use the backend `tcp`");
+             text("cannot open rank 0's shared memory (", system_text(errno),
+                  "): the ranks share a host but neither processes nor /dev/shm. Use the backend `tcp`"));
     }
     meet(*segment, [] {});
     return segment;
   }
 
-  template <class Meanwhile>
-  bool meet(shared_segment& segment, Meanwhile meanwhile) {
+  bool meet(shared_segment& segment, const std::function<void()>& meanwhile) {
     segment.show_life(boot_.rank);
     return come_together(segment, boot_, meanwhile);
   }
 
-  template <class Make>
-  std::unique_ptr<shared_segment> publish(const char* key, Make make) {
+  [[gnu::cold]] std::unique_ptr<shared_segment> publish(
+      const char* key, std::unique_ptr<shared_segment> (*create)(int ranks)) {
     try {
-      auto segment = make();
+      auto segment = create(boot_.size);
       if (boot_.size > 1) boot_.store->set(key, segment->address().text());
       return segment;
     } catch (const resource_error& error) {
-      const std::string text = "rank 0: " + std::string(error.what());
-      if (boot_.size > 1) boot_.store->set(key, failed + text);
-      throw resource_error(text);
+      const std::string why = text("rank 0: ", error.what());
+      if (boot_.size > 1) boot_.store->set(key, failed + why);
+      throw resource_error(why);
     }
   }
 
   // Null if it is out of reach. Throws what keeps it from existing.
-  std::unique_ptr<shared_segment> open(const char* key) {
-    const std::string text = first_word_of_rank_0(boot_, key);
-    if (text.starts_with(failed)) throw resource_error(text.substr(std::string_view(failed).size()));
-    const segment_address there = segment_address::parse(text);
+  [[gnu::cold]] std::unique_ptr<shared_segment> open(const char* key) {
+    const std::string word = first_word_of_rank_0(boot_, key);
+    if (word.starts_with(failed)) throw resource_error(word.substr(std::string_view(failed).size()));
+    const segment_address there = segment_address::parse(word);
     const segment_address here = segment_address::here();
     if (there.host != here.host) {
       refuse(boot_,
@@ -97,8 +98,7 @@ class segment_meeting {
     }
     auto segment = shared_segment::open(boot_.size, there);
     if (segment == nullptr && errno == ENOENT && there.processes == here.processes) {
-      throw init_error("rank " + std::to_string(boot_.rank) +
-                       ": rank 0 died or gave up while the group came together");
+      throw init_error(text("rank ", boot_.rank, ": rank 0 died or gave up while the group came together"));
     }
     return segment;
   }

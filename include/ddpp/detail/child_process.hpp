@@ -6,6 +6,7 @@
 #include <ddpp/detail/process_tree.hpp>
 #include <ddpp/detail/rank_report.hpp>
 #include <ddpp/detail/socket.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
 
@@ -83,20 +84,12 @@ class child_processes {
   /// comes back into the caller. Throws `resource_error` when the system refuses.
   template <class F>
   void start(rank_report& report, F&& body) {
-    children_.reserve(children_.size() + 1);
-    std::fflush(stdout);  // or the child would print it again
-    std::fflush(stderr);
-    const pid_t parent = ::getpid();
-    const pid_t pid = ::fork();
-    if (pid == 0) run_child(parent, report, body);
-    if (pid < 0) throw resource_error("fork: " + system_text(errno));
-    children_.emplace_back().pid = pid;
-    watch(children_.back());
+    if (fork_child()) run_child(report, body);
   }
 
   /// Waits until at least one more child has ended and lists those that have, in the order of their ends as
   /// far as the system tells it. Empty when the deadline has passed or none is running.
-  std::vector<std::size_t> wait_for_ends(deadline until) {
+  [[gnu::cold]] std::vector<std::size_t> wait_for_ends(deadline until) {
     std::vector<std::size_t> ended;
     while (ended.empty() && running() > 0) {
       collect(ended, until);
@@ -111,7 +104,7 @@ class child_processes {
   }
 
   /// To the children that run, and to theirs.
-  void send_all(int number) noexcept {
+  [[gnu::cold]] void send_all(int number) noexcept {
     for (const child_process& child : children_) {
       if (!child.running) continue;
       const std::vector<pid_t> descendants = descendants_of(child.pid);
@@ -121,7 +114,7 @@ class child_processes {
   }
 
   /// Ends all at once and waits for them.
-  void kill_all() noexcept {
+  [[gnu::cold]] void kill_all() noexcept {
     send_all(SIGKILL);
     for (child_process& child : children_) {
       if (child.running) child.wait_for_end();
@@ -131,19 +124,38 @@ class child_processes {
   const std::vector<child_process>& all() const noexcept { return children_; }
 
  private:
+  /// True in the child, which dies with its parent.
+  [[gnu::cold]] bool fork_child() {
+    children_.reserve(children_.size() + 1);
+    std::fflush(stdout);  // or the child would print it again
+    std::fflush(stderr);
+    const pid_t parent = ::getpid();
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) std::_Exit(EXIT_FAILURE);  // the parent died before the line above
+      return true;
+    }
+    if (pid < 0) throw resource_error(text("fork: ", system_text(errno)));
+    children_.emplace_back().pid = pid;
+    watch(children_.back());
+    return false;
+  }
+
   template <class F>
-  [[noreturn]] static void run_child(pid_t parent, rank_report& report, F& body) noexcept {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) std::_Exit(EXIT_FAILURE);  // the parent died before the line above
-    int status = EXIT_SUCCESS;
+  [[noreturn]] static void run_child(rank_report& report, F& body) noexcept {
     try {
       body();
       report.finish();
+      end(EXIT_SUCCESS);
     } catch (...) {
       const bool follows_another = current_exception_follows_another();
       report.fail(current_exception_text(), follows_another);
-      status = EXIT_FAILURE;
+      end(EXIT_FAILURE);
     }
+  }
+
+  [[noreturn, gnu::cold]] static void end(int status) noexcept {
     std::fflush(stdout);
     std::fflush(stderr);
     std::_Exit(status);  // the parent's destructors and atexit handlers are not this process's to run
@@ -159,7 +171,7 @@ class child_processes {
     if (::epoll_ctl(events_.get(), EPOLL_CTL_ADD, child.handle.get(), &event) != 0) child.handle.reset();
   }
 
-  void collect(std::vector<std::size_t>& ended, deadline until) {
+  [[gnu::cold]] void collect(std::vector<std::size_t>& ended, deadline until) {
     bool some_without_handle = false;
     for (std::size_t i = 0; i < children_.size(); ++i) {
       child_process& child = children_[i];

@@ -2,6 +2,7 @@
 // Points in time for waits that are given a duration, however long.
 #pragma once
 
+#include <ddpp/detail/text.hpp>
 #include <ddpp/failure.hpp>
 
 #include <algorithm>
@@ -27,9 +28,9 @@ inline std::chrono::milliseconds time_left(deadline until) {
 }
 
 /// "1800 s", or "250 ms" where whole seconds would not say it.
-inline std::string text_of(std::chrono::milliseconds timeout) {
+[[gnu::cold]] inline std::string text_of(std::chrono::milliseconds timeout) {
   const auto count = timeout.count();
-  return count % 1000 == 0 ? std::to_string(count / 1000) + " s" : std::to_string(count) + " ms";
+  return count % 1000 == 0 ? text(count / 1000, " s") : text(count, " ms");
 }
 
 }  // namespace ddpp::detail

@@ -2,17 +2,18 @@
 // What is being thrown, for a person.
 #pragma once
 
+#include <ddpp/detail/text.hpp>
+
 #include <cstdlib>
 #include <cxxabi.h>
 #include <exception>
-#include <memory>
 #include <string>
 #include <typeinfo>
 
 namespace ddpp::detail {
 
 /// The text of the exception being handled, or its type where it has none.
-inline std::string current_exception_text() {
+[[gnu::cold]] inline std::string current_exception_text() {
   try {
     throw;
   } catch (const std::exception& e) {
@@ -24,9 +25,10 @@ inline std::string current_exception_text() {
   } catch (...) {
     const std::type_info* const type = abi::__cxa_current_exception_type();
     if (!type) return "an exception of another language";
-    const std::unique_ptr<char, void (*)(void*)> name(
-        abi::__cxa_demangle(type->name(), nullptr, nullptr, nullptr), std::free);
-    return std::string("an exception of type ") + (name ? name.get() : type->name());
+    char* const name = abi::__cxa_demangle(type->name(), nullptr, nullptr, nullptr);
+    const std::string result = text("an exception of type ", name ? name : type->name());
+    std::free(name);
+    return result;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/fingerprint_text.hpp>
 #include <ddpp/detail/futex.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/store.hpp>
@@ -16,6 +17,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,19 +30,21 @@ inline void announce_arrival(fabric_memory& memory, int rank) {
 }
 
 /// This rank goes, and the others are told why they need not wait.
-inline void cancel_arrival(fabric_memory& memory, int rank, const failure& cause) {
+[[gnu::cold]] inline void cancel_arrival(fabric_memory& memory, int rank, const failure& cause) {
   memory.tell_failure(rank, cause);
   memory.slot(rank).presence.store(fabric_presence::left, std::memory_order_seq_cst);
   futex_wake_all(memory.header().attached);
 }
 
 /// Throws what keeps the ranks from coming together, if anything is known to.
-inline void check_arrivals(const fabric_memory& memory, int rank) {
-  const std::string whose = "rank " + std::to_string(rank) + ": the group did not come together: ";
+[[gnu::cold]] inline void check_arrivals(const fabric_memory& memory, int rank) {
+  const auto did_not = [rank](const auto&... why) {
+    return text("rank ", rank, ": the group did not come together: ", why...);
+  };
   if (memory.has_failed()) {
     const failure cause = memory.first_failure();
-    if (cause.kind == failure_kind::timeout) throw timeout_error(whose + cause.text);
-    throw init_error(whose + cause.text);
+    if (cause.kind == failure_kind::timeout) throw timeout_error(did_not(cause.text));
+    throw init_error(did_not(cause.text));
   }
   for (int peer = 0; peer < memory.ranks(); ++peer) {
     const auto& presence = memory.slot(peer).presence;
@@ -48,12 +52,12 @@ inline void check_arrivals(const fabric_memory& memory, int rank) {
         !memory.exists(peer) && presence.load(std::memory_order_seq_cst) == fabric_presence::here &&
         memory.header().attached.load(std::memory_order_seq_cst) <
             static_cast<std::uint32_t>(memory.ranks())) {
-      throw init_error(whose + "rank " + std::to_string(peer) + " died");
+      throw init_error(did_not("rank ", peer, " died"));
     }
   }
 }
 
-inline std::string absent_ranks(const fabric_memory& memory) {
+[[gnu::cold]] inline std::string absent_ranks(const fabric_memory& memory) {
   std::vector<int> absent;
   for (int peer = 0; peer < memory.ranks(); ++peer) {
     if (memory.slot(peer).presence.load(std::memory_order_seq_cst) == fabric_presence::absent)
@@ -65,8 +69,8 @@ inline std::string absent_ranks(const fabric_memory& memory) {
 /// Waits until all ranks have announced themselves. False: they are to meet at another block. Calls
 /// `meanwhile()` every now and then. Throws `timeout_error` that names who is missing, or `init_error` when
 /// someone cannot come.
-template <class F>
-bool await_arrivals(fabric_memory& memory, int rank, deadline until, F&& meanwhile) {
+[[gnu::cold]] inline bool await_arrivals(fabric_memory& memory, int rank, deadline until,
+                                         const std::function<void()>& meanwhile) {
   constexpr std::chrono::milliseconds nap{20};
   for (;;) {
     const std::uint32_t attached = memory.header().attached.load(std::memory_order_seq_cst);
@@ -75,30 +79,29 @@ bool await_arrivals(fabric_memory& memory, int rank, deadline until, F&& meanwhi
     check_arrivals(memory, rank);
     const auto now = std::chrono::steady_clock::now();
     if (now >= until)
-      throw timeout_error("rank " + std::to_string(rank) + ": " + absent_ranks(memory) +
-                          " did not come in time to the group of " + std::to_string(memory.ranks()));
+      throw timeout_error(text("rank ", rank, ": ", absent_ranks(memory),
+                               " did not come in time to the group of ", memory.ranks()));
     futex_wait(memory.header().attached, attached, std::min<std::chrono::nanoseconds>(nap, until - now));
     if (memory.header().attached.load(std::memory_order_seq_cst) == attached) meanwhile();
   }
 }
 
 /// What rank 0 has put under the group's `key`. Blocks; `timeout_error` says that rank 0 did not come.
-inline std::string first_word_of_rank_0(const bootstrap& boot, const std::string& key) {
+[[gnu::cold]] inline std::string first_word_of_rank_0(const bootstrap& boot, const std::string& key) {
   if (await_key(boot, key)) return boot.store->get(key);
-  throw timeout_error("rank " + std::to_string(boot.rank) + ": rank 0 did not come in time to the group of " +
-                      std::to_string(boot.size));
+  throw timeout_error(text("rank ", boot.rank, ": rank 0 did not come in time to the group of ", boot.size));
 }
 
 /// Tells the ranks that wait at the block why this one cannot come to it; throws the same.
-[[noreturn]] inline void refuse(const bootstrap& boot, const std::string& text) {
-  const std::string whole = "rank " + std::to_string(boot.rank) + ": " + text;
+[[noreturn, gnu::cold]] inline void refuse(const bootstrap& boot, const std::string& why) {
+  const std::string whole = text("rank ", boot.rank, ": ", why);
   boot.store->set("refused", whole);
   throw init_error(whole);
 }
 
 /// Announces this rank and waits for the others; who fails at it tells them. Otherwise as await_arrivals.
-template <class F>
-bool come_together(fabric_memory& memory, const bootstrap& boot, F&& meanwhile) {
+[[gnu::cold]] inline bool come_together(fabric_memory& memory, const bootstrap& boot,
+                                        const std::function<void()>& meanwhile) {
   announce_arrival(memory, boot.rank);
   try {
     const bool stays = await_arrivals(memory, boot.rank, boot.deadline, [&] {

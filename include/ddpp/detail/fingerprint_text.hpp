@@ -17,7 +17,7 @@ namespace ddpp {
 namespace detail {
 
 /// The name behind a fingerprint's algorithm, where it is one of ours.
-inline std::string algorithm_name(std::uint32_t code) {
+[[gnu::cold]] inline std::string algorithm_name(std::uint32_t code) {
   for (const std::string_view name :
        {"ring", "recursive_doubling", "halving_doubling", "tree", "reproducible", "direct"}) {
     if (hash_of_name(name) == code) return std::string(name);
@@ -27,34 +27,30 @@ inline std::string algorithm_name(std::uint32_t code) {
 
 }  // namespace detail
 
-inline std::string describe(const fingerprint& print) {
-  std::string text = name_of(print.op);
-  text += detail::text(" #", print.sequence);
-  if (print.step != 0) text += detail::text(".", print.step);
-  std::string details;
-  if (print.reduction != 0) details += detail::reduction_name(print.reduction);
+[[gnu::cold]] inline std::string describe(const fingerprint& print) {
+  std::string text = detail::text(name_of(print.op), " #", print.sequence);
+  if (print.step != 0) detail::append_text(text, ".", print.step);
+  const std::size_t name_ends = text.size();
+  const auto detail = [&](const auto&... pieces) {
+    detail::append_text(text, text.size() == name_ends ? " (" : ", ", pieces...);
+  };
+  const std::string reduction = print.reduction != 0 ? detail::reduction_name(print.reduction) : "";
   if (print.element_size != 0) {
-    if (!details.empty()) details += " of ";
-    details += detail::text(print.count, " ", detail::type_name(print.type, print.element_size));
+    detail(reduction, reduction.empty() ? "" : " of ", print.count, " ",
+           detail::type_name(print.type, print.element_size));
+  } else if (!reduction.empty()) {
+    detail(reduction);
   }
-  if (print.root >= 0) {
-    if (!details.empty()) details += ", ";
-    details += detail::text("root ", print.root);
-  }
-  if (print.algorithm != 0) {
-    if (!details.empty()) details += ", ";
-    details += detail::text("algorithm ", detail::algorithm_name(print.algorithm));
-  }
-  if (print.counts != 0) {
-    if (!details.empty()) details += ", ";
-    details += detail::text("counts with hash ", detail::hex(print.counts));
-  }
-  return details.empty() ? text : detail::text(text, " (", details, ")");
+  if (print.root >= 0) detail("root ", print.root);
+  if (print.algorithm != 0) detail("algorithm ", detail::algorithm_name(print.algorithm));
+  if (print.counts != 0) detail("counts with hash ", detail::hex(print.counts));
+  if (text.size() != name_ends) text += ')';
+  return text;
 }
 
 namespace detail {
 
-inline std::string describe(const rank_state& state) {
+[[gnu::cold]] inline std::string describe(const rank_state& state) {
   switch (state.is) {
     case rank_state::presence::unknown:
       return "no answer";
@@ -75,23 +71,23 @@ inline bool same_collective(const fingerprint& a, const fingerprint& b) {
 }
 
 /// "rank 1, rank 2"
-inline std::string list_of_ranks(const std::vector<int>& ranks) {
+[[gnu::cold]] inline std::string list_of_ranks(const std::vector<int>& ranks) {
   std::string text;
-  for (const int rank : ranks) text += detail::text(text.empty() ? "rank " : ", rank ", rank);
+  for (const int rank : ranks) append_text(text, text.empty() ? "rank " : ", rank ", rank);
   return text;
 }
 
-inline std::string table_of(const std::vector<rank_state>& ranks) {
+[[gnu::cold]] inline std::string table_of(const std::vector<rank_state>& ranks) {
   std::string table;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    table += detail::text("\n  rank ", r, ": ", describe(ranks[r]));
+    append_text(table, "\n  rank ", r, ": ", describe(ranks[r]));
   }
   return table;
 }
 
 }  // namespace detail
 
-inline failure describe_mismatch(const std::vector<rank_state>& ranks) {
+[[gnu::cold]] inline failure describe_mismatch(const std::vector<rank_state>& ranks) {
   // The odd ones differ from what most ranks say; of equal camps the one with the lowest rank counts as
   // right.
   std::size_t best = ranks.size(), most = 0;
@@ -115,8 +111,9 @@ inline failure describe_mismatch(const std::vector<rank_state>& ranks) {
               "reductions and roots.")};
 }
 
-inline failure describe_timeout(const fingerprint& waiting, const std::vector<rank_state>& ranks,
-                                std::chrono::milliseconds timeout) {
+[[gnu::cold]] inline failure describe_timeout(const fingerprint& waiting,
+                                              const std::vector<rank_state>& ranks,
+                                              std::chrono::milliseconds timeout) {
   std::vector<int> missing;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const fingerprint& last = ranks[r].last;

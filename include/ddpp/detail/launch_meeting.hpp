@@ -30,7 +30,8 @@ inline const launch_meeting* meeting_of_this_rank = nullptr;
 /// Made by the parent, inherited by the children that are forked while it is there.
 class inherited_meeting {
  public:
-  inherited_meeting() : file_(::memfd_create("ddpp-store", MFD_CLOEXEC)), secret_(random_secret()) {
+  [[gnu::cold]] inherited_meeting()
+      : file_(::memfd_create("ddpp-store", MFD_CLOEXEC)), secret_(random_secret()) {
     if (file_ < 0) throw_out_of_descriptors("launch: could not make an anonymous file", errno);
   }
   inherited_meeting(const inherited_meeting&) = delete;
@@ -38,7 +39,7 @@ class inherited_meeting {
   ~inherited_meeting() { ::close(file_); }
 
   /// In a child, once: what it stays with until it ends.
-  const launch_meeting& enter(std::chrono::milliseconds timeout) const {
+  [[gnu::cold]] const launch_meeting& enter(std::chrono::milliseconds timeout) const {
     const log_place place{"of launch (an anonymous file)", file_};
     meeting_of_this_rank = new launch_meeting{std::make_shared<log_store>(place, timeout), secret_};
     return *meeting_of_this_rank;

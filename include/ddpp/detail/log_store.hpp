@@ -6,6 +6,7 @@
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/store_log.hpp>
 #include <ddpp/detail/store_table.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/store.hpp>
 
@@ -26,13 +27,13 @@ namespace ddpp::detail {
 class log_store : public store {
  public:
   /// Throws `init_error` when the file cannot be used.
-  log_store(log_place place, std::chrono::milliseconds timeout)
+  [[gnu::cold]] log_store(log_place place, std::chrono::milliseconds timeout)
       : place_(std::move(place)),
         timeout_(timeout.count()),
         opened_(new opened(place_, deadline_after(timeout))) {}
   log_store(const log_store&) = delete;
   log_store& operator=(const log_store&) = delete;
-  ~log_store() override {
+  [[gnu::cold]] ~log_store() override {
     for (opened* each = opened_.load(); each != nullptr;) {
       const std::unique_ptr<opened> owned(std::exchange(each, each->before));
     }
@@ -49,7 +50,7 @@ class log_store : public store {
   std::int64_t add(const std::string& key, std::int64_t amount) override {
     change adding(*this);
     const std::int64_t total = adding.now().sum(key, amount);
-    if (amount != 0 || !adding.now().find(key)) adding.write(log_record::set, key, std::to_string(total));
+    if (amount != 0 || !adding.now().find(key)) adding.write(log_record::set, key, text(total));
     return total;
   }
 
@@ -57,8 +58,7 @@ class log_store : public store {
                           std::string_view desired) override {
     change setting(*this);
     if (setting.now().matches(key, expected)) setting.write(log_record::set, key, desired);
-    const std::string* const value = setting.now().find(key);
-    return value ? *value : std::string();
+    return setting.now().value_or_empty(key);
   }
 
   void append(const std::string& key, std::string_view tail) override {
@@ -127,7 +127,11 @@ class log_store : public store {
   };
 
   opened& file(deadline until) {
-    opened* now = opened_.load();
+    opened* const now = opened_.load();
+    return now->guard.in_child() ? open_in_child(now, until) : *now;
+  }
+
+  [[gnu::cold]] opened& open_in_child(opened* now, deadline until) {
     while (now->guard.in_child()) {
       auto fresh = std::make_unique<opened>(place_, until);
       fresh->before = now;
@@ -140,7 +144,7 @@ class log_store : public store {
   class look {
    public:
     explicit look(log_store& of) : look(of, deadline_after(of.timeout())) {}
-    look(log_store& of, deadline until)
+    [[gnu::noinline]] look(log_store& of, deadline until)
         : file_(of.file(until)), lock_(file_.mutex), now_(file_.log.read(until)) {}
     const store_table& now() const noexcept { return now_; }
 
@@ -154,13 +158,14 @@ class log_store : public store {
   class change {
    public:
     explicit change(log_store& of) : change(of, deadline_after(of.timeout())) {}
+    [[gnu::noinline]] ~change() = default;
     const store_table& now() const noexcept { return change_.now(); }
     void write(log_record kind, const std::string& key, std::string_view value) {
       change_.write(kind, key, value);
     }
 
    private:
-    change(log_store& of, deadline until)
+    [[gnu::noinline]] change(log_store& of, deadline until)
         : file_(of.file(until)), lock_(file_.mutex), change_(file_.log, until) {}
     opened& file_;
     std::unique_lock<std::mutex> lock_;
@@ -182,8 +187,8 @@ class log_store : public store {
       look at(*this, until);
       if (wanted(at.now(), keys)) return at;
       if (time_left(until).count() > 0) continue;
-      throw timeout_error("the store " + place_.name + ": " + quoted_keys(keys) + " did not come within " +
-                          text_of(timeout));
+      throw timeout_error(text("the store ", place_.name, ": ", quoted_keys(keys), " did not come within ",
+                               text_of(timeout)));
     }
   }
 

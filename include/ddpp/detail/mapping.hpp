@@ -2,6 +2,7 @@
 // Memory mapped into this process, and unmapped.
 #pragma once
 
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 
 #include <cerrno>
@@ -34,8 +35,8 @@ class mapping {
   mapping(std::size_t bytes, int flags, int fd)
       : data_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0)), bytes_(bytes) {
     if (data_ == MAP_FAILED) {
-      throw resource_error("cannot map " + std::to_string(bytes) +
-                           " bytes of memory: " + std::generic_category().message(errno));
+      throw resource_error(
+          text("cannot map ", bytes, " bytes of memory: ", std::generic_category().message(errno)));
     }
   }
 

@@ -16,6 +16,7 @@
 #include <ddpp/detail/futex.hpp>
 #include <ddpp/detail/message_engine.hpp>
 #include <ddpp/detail/spsc_ring.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
 
@@ -300,7 +301,7 @@ class memory_link final : public message_link {
     const rank_state here = engine.state();
     for (int peer = 0; peer < memory_.ranks(); ++peer) {
       if (has_died(peer)) {
-        engine.abort({failure_kind::peer_lost, peer, "rank " + std::to_string(peer) + " died"});
+        engine.abort({failure_kind::peer_lost, peer, text("rank ", peer, " died")});
         return;
       }
       const auto there = memory_.slot(peer).board.read();

@@ -21,6 +21,7 @@
 #include <ddpp/detail/operation.hpp>
 #include <ddpp/detail/peer_set.hpp>
 #include <ddpp/detail/staging.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
@@ -378,8 +379,7 @@ class message_engine {
 
   void check(int peer) const {
     if (peer < 0 || peer >= size()) {
-      throw usage_error("rank " + std::to_string(rank_) + ": there is no rank " + std::to_string(peer) +
-                        " in a group of " + std::to_string(size()));
+      throw usage_error(text("rank ", rank_, ": there is no rank ", peer, " in a group of ", size()));
     }
     if (guard_.in_child()) {
       throw usage_error("this transport was made before fork(): only the parent can use it");
@@ -552,12 +552,11 @@ class message_engine {
     return false;
   }
 
-  failure size_mismatch(int peer, const operation& receive, const arrival& message) const {
-    std::string text = "rank " + std::to_string(peer) + " sent " + std::to_string(message.bytes) +
-                       " bytes, but rank " + std::to_string(rank_) + " receives " +
-                       std::to_string(receive.bytes) + " bytes there (";
-    text += receive.tag >= 0 ? "tag " + std::to_string(receive.tag) : describe(receive.print);
-    return {failure_kind::mismatch, peer, text + ")"};
+  [[gnu::cold]] failure size_mismatch(int peer, const operation& receive, const arrival& message) const {
+    const std::string what = receive.tag >= 0 ? text("tag ", receive.tag) : describe(receive.print);
+    return {failure_kind::mismatch, peer,
+            text("rank ", peer, " sent ", message.bytes, " bytes, but rank ", rank_, " receives ",
+                 receive.bytes, " bytes there (", what, ")")};
   }
 
   void suspect(int peer, const fingerprint& mine, const fingerprint& theirs) {
@@ -727,8 +726,8 @@ class message_engine {
       if (op.tag < 0 && theirs && (contradicts(*theirs) || went_on()))
         return suspect(op.peer, current_, *theirs);
       fail({failure_kind::peer_lost, op.peer,
-            "rank " + std::to_string(op.peer) + " left the group while rank " + std::to_string(rank_) +
-                (sending ? " was sending to it" : " was waiting for a message from it")});
+            text("rank ", op.peer, " left the group while rank ", rank_,
+                 sending ? " was sending to it" : " was waiting for a message from it")});
     }
   }
 
@@ -856,7 +855,7 @@ inline void message_engine::run_background() {
       sleep(lock, deadline::max(), [&] { return stopping_ || pending_ == 0; });
     } catch (const std::exception& error) {  // out of memory, say
       fail({failure_kind::revoked, rank_,
-            "rank " + std::to_string(rank_) + " could not go on in the background: " + error.what()});
+            text("rank ", rank_, " could not go on in the background: ", error.what())});
     }
   }
 }

@@ -2,6 +2,8 @@
 // The children of a process, their children, and so on, as far as /proc tells.
 #pragma once
 
+#include <ddpp/detail/text.hpp>
+
 #include <charconv>
 #include <cstddef>
 #include <dirent.h>
@@ -14,7 +16,7 @@
 namespace ddpp::detail {
 
 /// Appends the process ids in /proc/.../children: decimal numbers, each followed by a space.
-inline void read_process_ids(const std::string& path, std::vector<pid_t>& to) {
+[[gnu::cold]] inline void read_process_ids(const std::string& path, std::vector<pid_t>& to) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return;
   std::string text;
@@ -34,14 +36,14 @@ inline void read_process_ids(const std::string& path, std::vector<pid_t>& to) {
 }
 
 /// Each after its parent; `root` itself is not among them. Those whose parent has died before are not found.
-inline std::vector<pid_t> descendants_of(pid_t root) {
+[[gnu::cold]] inline std::vector<pid_t> descendants_of(pid_t root) {
   std::vector<pid_t> found{root};
   for (std::size_t i = 0; i < found.size(); ++i) {
-    const std::string tasks = "/proc/" + std::to_string(found[i]) + "/task/";
+    const std::string tasks = text("/proc/", found[i], "/task/");
     DIR* const directory = ::opendir(tasks.c_str());
     if (!directory) continue;
     while (const dirent* const task = ::readdir(directory)) {
-      if (task->d_name[0] != '.') read_process_ids(tasks + task->d_name + "/children", found);
+      if (task->d_name[0] != '.') read_process_ids(text(tasks, task->d_name, "/children"), found);
     }
     ::closedir(directory);
   }

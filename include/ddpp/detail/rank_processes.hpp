@@ -34,14 +34,13 @@ class rank_processes {
     try {
       children_.start(reports_[index], std::forward<F>(body));
     } catch (const resource_error& e) {
-      throw resource_error(text(starter_, ": could not start rank ", rank_of(index), " (number ", index + 1,
-                                " of ", reports_.size(), " here): ", e.what()));
+      could_not_start(index, e.what());
     }
   }
 
   /// Waits until all have ended well, or returns false when `until` has passed first. After the first failure
   /// the others get the grace period, then SIGTERM, then SIGKILL; then throws `spawn_error`.
-  bool join(deadline until) {
+  [[gnu::cold]] bool join(deadline until) {
     while (!first_failure_ && children_.running() > 0) {
       const std::vector<std::size_t> ended = children_.wait_for_ends(until);
       if (ended.empty()) return false;
@@ -53,14 +52,14 @@ class rank_processes {
   }
 
   /// SIGTERM, the grace period, SIGKILL.
-  void terminate() {
+  [[gnu::cold]] void terminate() {
     children_.send_all(SIGTERM);
     wait_for_all(deadline_after(grace_));
     children_.kill_all();
   }
 
   /// For a rank: throws `peer_lost` once the parent knows of one that has failed.
-  void check_others() const {
+  [[gnu::cold]] void check_others() const {
     const std::optional<std::size_t> failed = reports_.failed_first();
     if (!failed) return;
     throw peer_lost(text("rank ", rank_of(*failed), " failed before the group had come together"),
@@ -72,9 +71,14 @@ class rank_processes {
  private:
   int rank_of(std::size_t index) const noexcept { return first_rank_ + static_cast<int>(index); }
 
+  [[noreturn, gnu::cold]] void could_not_start(std::size_t index, const char* why) const {
+    throw resource_error(text(starter_, ": could not start rank ", rank_of(index), " (number ", index + 1,
+                              " of ", reports_.size(), " here): ", why));
+  }
+
   /// The first failure in time is the one to report, but one that only followed another rank's (its peer was
   /// lost) gives way to the next that is a cause.
-  void note(const std::vector<std::size_t>& ended) {
+  [[gnu::cold]] void note(const std::vector<std::size_t>& ended) {
     for (const std::size_t i : ended) {
       if (!has_failed(i)) continue;
       if (!first_failure_) reports_.announce_failure(i);
@@ -90,7 +94,7 @@ class rank_processes {
     return child.exit_code != 0 || child.signal != 0;
   }
 
-  void wind_down() {
+  [[gnu::cold]] void wind_down() {
     const deadline until = deadline_after(grace_);
     while (children_.running() > 0) {
       const std::vector<std::size_t> ended = children_.wait_for_ends(until);
@@ -105,7 +109,7 @@ class rank_processes {
     }
   }
 
-  [[noreturn]] void throw_failure() {
+  [[noreturn, gnu::cold]] void throw_failure() {
     const std::size_t i = *first_failure_;
     const child_process& child = children_.all()[i];
     const rank_end end = reports_[i].end();

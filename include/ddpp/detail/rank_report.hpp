@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ddpp/detail/socket.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace ddpp::detail {
 enum class rank_end : std::uint32_t { none, finished, failed, followed };
 
 /// Whether what is being thrown is another rank's failure as it arrives here: that rank is the one to report.
-inline bool current_exception_follows_another() {
+[[gnu::cold]] inline bool current_exception_follows_another() {
   try {
     throw;
   } catch (const peer_lost&) {
@@ -60,12 +61,12 @@ static_assert(std::atomic<rank_end>::is_always_lock_free);
 /// One report per rank and which rank failed first, shared with the children forked while it is there.
 class rank_reports {
  public:
-  explicit rank_reports(std::size_t ranks) : size_(ranks) {
+  [[gnu::cold]] explicit rank_reports(std::size_t ranks) : size_(ranks) {
     void* const memory =
         ::mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
-      throw resource_error("could not map " + std::to_string(bytes()) + " bytes for the reports of " +
-                           std::to_string(ranks) + " ranks: " + system_text(errno));
+      throw resource_error(text("could not map ", bytes(), " bytes for the reports of ", ranks,
+                                " ranks: ", system_text(errno)));
     }
     reports_ = static_cast<rank_report*>(memory);
     for (std::size_t i = 0; i < ranks; ++i) new (reports_ + i) rank_report;

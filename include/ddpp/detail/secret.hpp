@@ -41,7 +41,7 @@ inline secret job_secret() {
 }
 
 /// 32 random bytes in hexadecimal.
-inline secret random_secret() {
+[[gnu::cold]] inline secret random_secret() {
   std::array<std::byte, 32> random;
   fill_random(random);
   secret made;

@@ -13,6 +13,7 @@
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/mapping.hpp>
 #include <ddpp/detail/socket.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 
 #include <algorithm>
@@ -42,9 +43,9 @@ struct segment_address {
   std::string fd;    ///< "-" for a segment with a name in the file system
   std::string name;  ///< a block_name
 
-  std::string text() const { return host + " " + processes + " " + process + " " + fd + " " + name; }
+  std::string text() const { return detail::text(host, " ", processes, " ", process, " ", fd, " ", name); }
 
-  static segment_address parse(const std::string& text) {
+  [[gnu::cold]] static segment_address parse(const std::string& text) {
     segment_address address;
     std::size_t begin = 0;
     for (std::string* field :
@@ -57,14 +58,14 @@ struct segment_address {
   }
 
   /// Of this process, but for fd and name.
-  static segment_address here() {
+  [[gnu::cold]] static segment_address here() {
     segment_address address;
     std::array<char, 36> boot{};
     const descriptor file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
     const bool known = ::read(file.get(), boot.data(), boot.size()) == static_cast<ssize_t>(boot.size());
     address.host = known ? std::string(boot.data(), boot.size()) : "-";
     struct stat table {};
-    address.processes = ::stat("/proc", &table) == 0 ? std::to_string(table.st_dev) : "-";
+    address.processes = ::stat("/proc", &table) == 0 ? detail::text(table.st_dev) : "-";
     // The number that this process has in /proc, which need not be its own namespace's.
     std::array<char, 32> self{};
     const ssize_t length = ::readlink("/proc/self", self.data(), self.size());
@@ -74,28 +75,29 @@ struct segment_address {
 
   bool has_file_name() const { return fd == "-"; }
   std::string path() const {
-    return has_file_name() ? "/dev/shm/ddpp-" + name : "/proc/" + process + "/fd/" + fd;
+    return has_file_name() ? detail::text("/dev/shm/ddpp-", name)
+                           : detail::text("/proc/", process, "/fd/", fd);
   }
 };
 
 class shared_segment final : public fabric_memory {
  public:
   /// Throws `resource_error` with the bytes needed and available.
-  static std::unique_ptr<shared_segment> create_anonymous(int ranks) {
+  [[gnu::cold]] static std::unique_ptr<shared_segment> create_anonymous(int ranks) {
     descriptor file(::memfd_create("ddpp", MFD_CLOEXEC));
     if (!file) return create_named(ranks);  // an old kernel, or not allowed
     segment_address address = segment_address::here();
-    address.fd = std::to_string(file.get());
+    address.fd = text(file.get());
     return create(ranks, std::move(file), std::move(address), random_block_name());
   }
 
-  static std::unique_ptr<shared_segment> create_named(int ranks) {
+  [[gnu::cold]] static std::unique_ptr<shared_segment> create_named(int ranks) {
     const block_name name = random_block_name();
     segment_address address = segment_address::here();
     address.fd = "-";
     address.name.assign(name.begin(), name.end());
     descriptor file(::open(address.path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!file) throw resource_error("cannot create " + address.path() + ": " + system_text(errno));
+    if (!file) throw resource_error(text("cannot create ", address.path(), ": ", system_text(errno)));
     try {
       return create(ranks, std::move(file), address, name);
     } catch (...) {
@@ -105,7 +107,7 @@ class shared_segment final : public fabric_memory {
   }
 
   /// Null, with errno, if this process cannot get at it, or if it is not there any more.
-  static std::unique_ptr<shared_segment> open(int ranks, const segment_address& address) {
+  [[gnu::cold]] static std::unique_ptr<shared_segment> open(int ranks, const segment_address& address) {
     if (!address.has_file_name() && !is_anonymous_segment(address.path())) return nullptr;
     descriptor file(::open(address.path().c_str(),
                            O_RDWR | O_CLOEXEC | O_NOCTTY | (address.has_file_name() ? O_NOFOLLOW : 0)));
@@ -134,10 +136,9 @@ class shared_segment final : public fabric_memory {
     struct flock lock = byte_of(rank);
     if (::fcntl(life_.get(), F_OFD_SETLK, &lock) == 0) return;
     if (errno == EAGAIN || errno == EACCES) {
-      throw init_error("rank " + std::to_string(rank) +
-                       " is there twice: another process has joined as that rank");
+      throw init_error(text("rank ", rank, " is there twice: another process has joined as that rank"));
     }
-    throw resource_error("cannot lock the shared memory segment: " + system_text(errno));
+    throw resource_error(text("cannot lock the shared memory segment: ", system_text(errno)));
   }
 
   bool exists(int rank) const override {
@@ -148,24 +149,25 @@ class shared_segment final : public fabric_memory {
   void reserve(std::size_t offset, std::size_t bytes) override { allocate(life_.get(), offset, bytes); }
 
  private:
-  shared_segment(int ranks, descriptor file, segment_address address)
+  [[gnu::cold]] shared_segment(int ranks, descriptor file, segment_address address)
       : fabric_memory(ranks),
         address_(std::move(address)),
         file_(std::move(file)),
-        life_(::open(("/proc/self/fd/" + std::to_string(file_.get())).c_str(), O_RDWR | O_CLOEXEC)),
+        life_(::open(text("/proc/self/fd/", file_.get()).c_str(), O_RDWR | O_CLOEXEC)),
         mapping_(mapping::of_file(file_.get(), layout().total_bytes())) {
     if (!life_)
-      throw resource_error("cannot open the shared memory segment through /proc: " + system_text(errno));
+      throw resource_error(text("cannot open the shared memory segment through /proc: ", system_text(errno)));
     set_base(mapping_.data());
   }
 
-  static std::unique_ptr<shared_segment> create(int ranks, descriptor file, segment_address address,
-                                                const block_name& name) {
+  [[gnu::cold]] static std::unique_ptr<shared_segment> create(int ranks, descriptor file,
+                                                              segment_address address,
+                                                              const block_name& name) {
     const fabric_layout layout(ranks);
     address.name.assign(name.begin(), name.end());
     if (::ftruncate(file.get(), static_cast<off_t>(layout.total_bytes())) != 0) {
-      throw resource_error("cannot size the shared memory segment to " +
-                           std::to_string(layout.total_bytes()) + " bytes: " + system_text(errno));
+      throw resource_error(text("cannot size the shared memory segment to ", layout.total_bytes(),
+                                " bytes: ", system_text(errno)));
     }
     allocate(file.get(), 0, layout.initial_bytes());
     const bool has_file_name = address.has_file_name();
@@ -176,26 +178,25 @@ class shared_segment final : public fabric_memory {
   }
 
   // Pages are there before anyone touches them: a full file system is an error here, not a SIGBUS later.
-  static void allocate(int fd, std::size_t offset, std::size_t bytes) {
+  [[gnu::cold]] static void allocate(int fd, std::size_t offset, std::size_t bytes) {
     while (::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
       if (errno == EINTR) continue;
       const int code = errno;
-      throw resource_error("cannot reserve shared memory: " + std::to_string(bytes) + " bytes needed, " +
-                           available(fd) + " bytes available: " + system_text(code));
+      throw resource_error(text("cannot reserve shared memory: ", bytes, " bytes needed, ", available(fd),
+                                " bytes available: ", system_text(code)));
     }
   }
 
-  static std::string available(int fd) {
+  [[gnu::cold]] static std::string available(int fd) {
     struct statvfs space {};
-    if (::fstatvfs(fd, &space) == 0 && space.f_blocks != 0)
-      return std::to_string(space.f_bavail * space.f_frsize);
+    if (::fstatvfs(fd, &space) == 0 && space.f_blocks != 0) return text(space.f_bavail * space.f_frsize);
     struct sysinfo memory {};
     if (::sysinfo(&memory) != 0) return "unknown";
-    return std::to_string((memory.freeram + memory.bufferram) * memory.mem_unit);
+    return text((memory.freeram + memory.bufferram) * memory.mem_unit);
   }
 
   // Another process may have the number by now: nothing of another kind is opened.
-  static bool is_anonymous_segment(const std::string& path) {
+  [[gnu::cold]] static bool is_anonymous_segment(const std::string& path) {
     constexpr std::string_view expected = "/memfd:ddpp";
     std::array<char, expected.size()> target{};
     const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
@@ -204,7 +205,7 @@ class shared_segment final : public fabric_memory {
     return std::string_view(target.data(), static_cast<std::size_t>(length)) == expected;
   }
 
-  static bool is_block(int fd, int ranks, const std::string& name) {
+  [[gnu::cold]] static bool is_block(int fd, int ranks, const std::string& name) {
     struct stat file {};
     if (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) ||
         static_cast<std::size_t>(file.st_size) != fabric_layout(ranks).total_bytes()) {

@@ -7,6 +7,7 @@
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/joining_thread.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
 
@@ -74,11 +75,11 @@ class descriptor {
 
 inline std::string system_text(int code) { return std::generic_category().message(code); }
 
-[[noreturn]] inline void throw_out_of_descriptors(const std::string& what, int code) {
+[[noreturn, gnu::cold]] inline void throw_out_of_descriptors(const std::string& what, int code) {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
-  throw resource_error(what + ": " + system_text(code) + " (this process may open " +
-                       std::to_string(limit.rlim_cur) + " descriptors: see ulimit -n)");
+  throw resource_error(text(what, ": ", system_text(code), " (this process may open ", limit.rlim_cur,
+                            " descriptors: see ulimit -n)"));
 }
 
 /// What poll(2) takes, rounded up so that a woken waiter finds its deadline passed; at most a minute.

@@ -19,6 +19,7 @@
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/socket.hpp>
 #include <ddpp/detail/store_table.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 
 #include <algorithm>
@@ -62,7 +63,8 @@ struct log_place {
 /// lock.
 class store_log {
  public:
-  store_log(const log_place& place, deadline until) : path_(place.name), has_path_(place.inherited_file < 0) {
+  [[gnu::cold]] store_log(const log_place& place, deadline until)
+      : path_(place.name), has_path_(place.inherited_file < 0) {
     if (has_path_)
       open_path(until);
     else
@@ -72,7 +74,7 @@ class store_log {
   }
   store_log(const store_log&) = delete;
   store_log& operator=(const store_log&) = delete;
-  ~store_log() {
+  [[gnu::cold]] ~store_log() {
     if (guard_.in_child() || !has_path_) return;
     try {
       leave();
@@ -116,19 +118,19 @@ class store_log {
     store_log& log_;
   };
 
-  [[noreturn]] void refuse(const std::string& why) const {
-    throw init_error("the store " + path_ + " cannot be used: " + why);
+  [[noreturn, gnu::cold]] void refuse(const std::string& why) const {
+    throw init_error(text("the store ", path_, " cannot be used: ", why));
   }
 
-  void open_path(deadline until) {
+  [[gnu::cold]] void open_path(deadline until) {
     for (poll_pause pause; !try_open_path(until); pause.sleep(until)) {
       if (time_left(until).count() == 0)
-        throw timeout_error("the store " + path_ + " is removed again and again");
+        throw timeout_error(text("the store ", path_, " is removed again and again"));
     }
   }
 
   /// False when the last member has removed the file meanwhile.
-  bool try_open_path(deadline until) {
+  [[gnu::cold]] bool try_open_path(deadline until) {
     const int fd =
         ::open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
     if (fd < 0) {
@@ -139,8 +141,7 @@ class store_log {
     const struct stat status = status_of_file();
     if (!S_ISREG(status.st_mode)) refuse("it is no regular file");
     if (status.st_uid != ::geteuid()) {
-      refuse("it belongs to user " + std::to_string(status.st_uid) + ", and this is user " +
-             std::to_string(::geteuid()));
+      refuse(text("it belongs to user ", status.st_uid, ", and this is user ", ::geteuid()));
     }
     if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) refuse("other users may write to it");
     lock(members, F_RDLCK, until);
@@ -148,16 +149,16 @@ class store_log {
   }
 
   /// Locks belong to an open file description, and an inherited descriptor shares its owner's.
-  void open_anew(int inherited) {
-    file_ = descriptor(::open(("/proc/self/fd/" + std::to_string(inherited)).c_str(), O_RDWR | O_CLOEXEC));
+  [[gnu::cold]] void open_anew(int inherited) {
+    file_ = descriptor(::open(text("/proc/self/fd/", inherited).c_str(), O_RDWR | O_CLOEXEC));
     if (file_) return;
     refuse_lack_of_descriptors();
-    refuse("it cannot be opened through /proc: " + system_text(errno));
+    refuse(text("it cannot be opened through /proc: ", system_text(errno)));
   }
 
   void refuse_lack_of_descriptors() const {
     if (errno == EMFILE || errno == ENFILE)
-      throw_out_of_descriptors("could not open the store " + path_, errno);
+      throw_out_of_descriptors(text("could not open the store ", path_), errno);
   }
 
   struct stat status_of_file() const {
@@ -181,7 +182,7 @@ class store_log {
            mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
   }
 
-  void check_magic() {
+  [[gnu::cold]] void check_magic() {
     char start[magic.size()];
     const std::size_t length = std::min<std::size_t>(size(), magic.size());
     read_at(0, start, length);
@@ -203,9 +204,9 @@ class store_log {
   void lock(off_t which, short how, deadline until) {
     for (poll_pause pause; !try_lock(which, how); pause.sleep(until)) {
       if (errno != EAGAIN && errno != EACCES && errno != EINTR)
-        refuse("it cannot be locked: " + system_text(errno));
+        refuse(text("it cannot be locked: ", system_text(errno)));
       if (time_left(until).count() == 0)
-        throw timeout_error("the store " + path_ + " is locked by another process");
+        throw timeout_error(text("the store ", path_, " is locked by another process"));
     }
   }
 
@@ -298,8 +299,8 @@ class store_log {
       if (put > 0) {
         done += static_cast<std::size_t>(put);
       } else if (errno != EINTR) {
-        throw resource_error("could not write " + std::to_string(bytes.size()) + " bytes to the store " +
-                             path_ + ": " + system_text(errno));
+        throw resource_error(
+            text("could not write ", bytes.size(), " bytes to the store ", path_, ": ", system_text(errno)));
       }
     }
   }

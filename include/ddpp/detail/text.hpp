@@ -49,9 +49,13 @@ class text_piece {
   long long number_ = 0;
 };
 
+[[gnu::cold, gnu::noinline]] inline void append(std::string& to, std::initializer_list<text_piece> pieces) {
+  for (const text_piece& piece : pieces) piece.append_to(to);
+}
+
 [[gnu::cold, gnu::noinline]] inline std::string join(std::initializer_list<text_piece> pieces) {
   std::string text;
-  for (const text_piece& piece : pieces) piece.append_to(text);
+  append(text, pieces);
   return text;
 }
 
@@ -59,6 +63,11 @@ class text_piece {
 template <class... Pieces>
 std::string text(const Pieces&... pieces) {
   return join({text_piece(pieces)...});
+}
+
+template <class... Pieces>
+void append_text(std::string& to, const Pieces&... pieces) {
+  append(to, {text_piece(pieces)...});
 }
 
 }  // namespace ddpp::detail
