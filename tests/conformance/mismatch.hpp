@@ -274,6 +274,28 @@ TEST_CASE("each collective, differing in each thing that ranks have to agree abo
   expect_all_mismatches<call_barrier>("barrier");
 }
 
+TEST_CASE("who waits for a root that has nothing for it, while the others have gone on, is told so") {
+  if (!ddpp::has_control_plane<transport>) return;
+  on_ranks(4, [](auto& comm) {
+    const auto check = [&](const char* collective, auto call) {
+      // To the odd one, rank 2 is the root. The others finish, and wait for it in the next operation.
+      expect_mismatch(comm, collective, [&](auto& part, bool odd) { call(part, odd ? 2 : 0); });
+    };
+    std::vector<std::int64_t> x(4), whole(12);
+    check("broadcast", [&](auto& part, int root) { ddpp::broadcast(part, x, root); });
+    check("scatter", [&](auto& part, int root) { ddpp::scatter(part, whole, x, root); });
+    check("gather", [&](auto& part, int root) { ddpp::gather(part, x, whole, root); });
+    check("reduce", [&](auto& part, int root) { ddpp::reduce(part, x, ddpp::sum, root); });
+    // The message is there before the odd one is in the collective.
+    expect_mismatch(comm, "broadcast, late", [&](auto& part, bool odd) {
+      std::vector<std::int64_t> note(1);
+      if (part.rank() == 0) ddpp::broadcast(part, x, 0), ddpp::send(part, note, 1);
+      if (odd) ddpp::recv(part, note, 0), ddpp::broadcast(part, x, 2);
+      if (part.rank() == 2) ddpp::broadcast(part, x, 0);
+    });
+  });
+}
+
 TEST_CASE("each field of a fingerprint alone makes a mismatch") {
   if (!ddpp::has_control_plane<transport>) return;
   const ddpp::fingerprint print{.count = 1,

@@ -161,6 +161,12 @@ class memory_link final : public message_link {
     return state ? std::optional(state->last) : std::nullopt;
   }
 
+  std::optional<fingerprint> peek(int peer) override {
+    if (!find_incoming(peer)) return std::nullopt;
+    const fabric_entry* const next = at(peer).incoming.front();
+    return next != nullptr && next->tag < 0 ? std::optional(next->print) : std::nullopt;
+  }
+
   void take_back(int peer, int loan) noexcept override { release_chunk(peer, loan); }
 
   void publish(const fingerprint& print, bool inside) noexcept override { mine_.board.write(print, inside); }

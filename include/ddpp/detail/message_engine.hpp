@@ -116,6 +116,9 @@ class message_link {
   virtual bool is_dry(int peer) = 0;
   /// The collective that the peer was in last, where the link can know.
   virtual std::optional<fingerprint> last_known(int /*peer*/) { return std::nullopt; }
+  /// What the next message from a peer says of its collective, where that can be seen without taking the
+  /// message, and is a collective's. For one that nobody waits for: a moment's work, and rarely asked.
+  virtual std::optional<fingerprint> peek(int peer) = 0;
   /// The loan is over: the memory lent with engine.lend() may be used again.
   virtual void take_back(int peer, int loan) noexcept = 0;
 
@@ -371,6 +374,8 @@ class message_engine {
 
   static constexpr std::chrono::microseconds longest_spin{200};
   static constexpr std::chrono::milliseconds longest_stretch{10};
+  static constexpr std::chrono::milliseconds patience{
+      50};  // until a wait makes one look at what else there is
   static constexpr std::chrono::milliseconds follower_nap{
       20};  // to look at what only concerns one's own operation
 
@@ -569,6 +574,19 @@ class message_engine {
     return inside_ && print.sequence == current_.sequence && print.step == current_.step && print != current_;
   }
 
+  // Who waits for the wrong rank gets nothing from it to compare; but what others sent it tells.
+  void look_for_contradictions() {
+    for (int peer = 0; peer < size() && inside_ && !suspicion_; ++peer) {
+      const operation* const kept = at(peer).unexpected.find([&](const operation& message) {
+        return message.tag < 0 && message.claim == nullptr && contradicts(message.print);
+      });
+      if (kept != nullptr) return suspect(peer, current_, kept->print);
+      if (peer == rank_ || at(peer).receiving) continue;
+      const auto next = link_.peek(peer);
+      if (next && contradicts(*next)) suspect(peer, current_, *next);
+    }
+  }
+
   operation& keep_unexpected(int peer, const arrival& message) {
     staging buffer = buffers_.take(message.bytes);
     operation& kept = new_operation(operation::kind::unexpected, peer, message.tag, message.bytes);
@@ -638,12 +656,18 @@ class message_engine {
       std::unique_lock lock(mutex_);
       op.slept_on = true;
       const std::uint64_t before = progress_;
+      deadline next_look = std::chrono::steady_clock::now() + patience;
       do {
         if (try_finish(lock, op)) return;
         check_not_in_vain(op);
-        if (std::chrono::steady_clock::now() >= until) {
+        const deadline now = std::chrono::steady_clock::now();
+        if (now >= until) {
           op.slept_on = false;
           throw deadline_passed();
+        }
+        if (now >= next_look) {
+          look_for_contradictions();
+          next_look = now + patience;
         }
         sleep(lock, until, [&] { return op.done.load(std::memory_order_relaxed); });
       } while (progress_ == before);  // where something moves, more is likely to come soon

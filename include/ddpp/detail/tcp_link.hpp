@@ -170,6 +170,18 @@ class tcp_link final : public message_link {
     const connection* const each = at(peer);
     return each != nullptr && each->said_goodbye ? each->in.print : control_.last_words(peer);
   }
+  std::optional<fingerprint> peek(int peer) override {
+    const connection* const from = at(peer);
+    if (from == nullptr || !from->socket) return std::nullopt;
+    frame_header next = from->in;
+    if (!from->stuck) {
+      if (from->in_have != 0) return std::nullopt;
+      const ssize_t got = ::recv(from->socket.get(), &next, sizeof(next), MSG_PEEK | MSG_DONTWAIT);
+      if (got != static_cast<ssize_t>(sizeof(next))) return std::nullopt;
+    }
+    const bool is_of_collective = next.kind == frame_kind::message && next.tag < 0;
+    return is_of_collective ? std::optional(next.print) : std::nullopt;
+  }
   void take_back(int, int) noexcept override {}
 
   void publish(const fingerprint& print, bool inside) noexcept override {
