@@ -59,6 +59,7 @@ class regrouping {
       if (!who.alike) continue;  // others ask for less: they are told, and come
       members_ = ranks_that_are(attendance::voted, who);
       bootstrap boot = bootstrap_for_members();
+      error_ = nullptr;
       if (boot.size > 1 && !who.yes && !move_to_new_store(boot)) continue;
       boot.store = std::make_shared<prefix_store>(text("regroup.", from_.decisions_made()), boot.store);
       std::shared_ptr<group<T>> made;
@@ -88,12 +89,14 @@ class regrouping {
     }
   }
 
-  /// False: a member has died since, so it is all to do again. Throws what keeps a living one from going on.
+  /// False: it is all to do again, since a member has died, or may have: one that has voted and died at once
+  /// is known only when all vote again. Throws what keeps the same members from it a second time.
   bool all_did(const verdict& step) {
     for (const int member : members_) {
       if (step.ranks[static_cast<std::size_t>(member)] != attendance::voted) return false;
     }
     if (step.yes) return true;
+    if (std::exchange(failed_with_, members_) != members_) return false;
     if (error_) std::rethrow_exception(error_);
     throw init_error(text("rank ", from_.rank(), ", ", name_of(what_),
                           ": another rank could not join the new group; its own error says why"));
@@ -127,13 +130,22 @@ class regrouping {
     return text(made->port(), " ", host);
   }
 
-  static void join(bootstrap& boot, const std::string& address) {
+  void join(bootstrap& boot, const std::string& address) {
     std::uint16_t port = 0;
     const std::size_t space = std::min(address.find(' '), address.size());
     std::from_chars(address.data(), address.data() + space, port);
-    boot.store =
-        std::make_shared<tcp_store>(address.substr(space + 1), port, tcp_store::client,
-                                    tcp_store_options{.timeout = boot.timeout, .secret = boot.secret});
+    if (port == 0 || space == address.size()) throw init_error("the new store's address is none: " + address);
+    for (;;) {
+      const auto slice = std::min<std::chrono::milliseconds>(time_left(boot.deadline), death_watch);
+      try {
+        boot.store = std::make_shared<tcp_store>(address.substr(space + 1), port, tcp_store::client,
+                                                 tcp_store_options{.timeout = slice, .secret = boot.secret});
+        return boot.store->set_timeout(boot.timeout);
+      } catch (const timeout_error&) {
+        look_for_deaths();
+        if (time_left(boot.deadline).count() == 0) throw;
+      }
+    }
   }
 
   std::shared_ptr<group<T>> meet(bootstrap& boot) {
@@ -174,9 +186,11 @@ class regrouping {
     }
   }
 
+  static constexpr std::chrono::milliseconds death_watch{200};
+
   group<T>& from_;
   const ddpp::decision what_;
-  std::vector<int> members_;
+  std::vector<int> members_, failed_with_;
   std::exception_ptr error_;  // what kept this rank from the last step
 };
 
