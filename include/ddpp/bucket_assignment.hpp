@@ -48,12 +48,14 @@ inline bucket_layout assign_buckets_by_size(std::span<const gradient_size> gradi
     ++bucket.limit;
   }
 
-  std::ranges::sort(open, {}, &open_bucket::opened);
+  std::sort(open.begin(), open.end(),
+            [](const open_bucket& a, const open_bucket& b) { return a.opened < b.opened; });
   for (open_bucket& bucket : open) {
     if (!bucket.members.empty()) buckets.push_back(std::move(bucket.members));
   }
   if (order.empty()) {
-    std::ranges::sort(buckets, {}, [](const auto& members) { return members.front(); });
+    std::sort(buckets.begin(), buckets.end(),
+              [](const auto& a, const auto& b) { return a.front() < b.front(); });
   }
   return buckets;
 }
@@ -62,7 +64,7 @@ inline bucket_layout assign_buckets_by_size(std::span<const gradient_size> gradi
 inline bucket_layout assign_buckets_last_first(std::span<const gradient_size> gradients,
                                                std::span<const std::size_t> limits) {
   bucket_layout buckets = assign_buckets_by_size(gradients, limits);
-  std::ranges::reverse(buckets);
+  std::reverse(buckets.begin(), buckets.end());
   return buckets;
 }
 

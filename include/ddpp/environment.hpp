@@ -2,6 +2,7 @@
 // What a launcher has put into the environment: torchrun, ddpp-run, mpirun, srun and their like.
 #pragma once
 
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 
 #include <charconv>
@@ -21,13 +22,12 @@ inline const char* variable(const char* name) noexcept {
 }
 
 /// A whole decimal number from 0; `init_error` naming the variable and its value otherwise.
-inline int number_in(const char* name) {
-  const std::string_view text = variable(name);
+[[gnu::cold]] inline int number_in(const char* name) {
+  const std::string_view value = variable(name);
   int number = 0;
-  const auto [stop, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (problem != std::errc() || stop != text.data() + text.size() || number < 0) {
-    throw init_error(std::string(name) + " is \"" + std::string(text) +
-                     "\", which is no number from 0 to 2147483647");
+  const auto [stop, problem] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (problem != std::errc() || stop != value.data() + value.size() || number < 0) {
+    throw init_error(text(name, " is \"", value, "\", which is no number from 0 to 2147483647"));
   }
   return number;
 }
@@ -71,15 +71,14 @@ struct launched {
 
 inline void check_rank_below_size(const char* rank_name, int rank, const char* size_name, int size) {
   if (rank < size) return;
-  throw init_error(std::string(rank_name) + " is " + std::to_string(rank) + ", but " + size_name + " is " +
-                   std::to_string(size));
+  throw init_error(text(rank_name, " is ", rank, ", but ", size_name, " is ", size));
 }
 
-inline launched read_launcher(const launcher& by) {
+[[gnu::cold]] inline launched read_launcher(const launcher& by) {
   const auto require = [](const char* present, const char* missing) {
     if (variable(missing)) return;
-    throw init_error(std::string(present) + " is set but " + missing +
-                     " is not: set both, or neither for a world of one");
+    throw init_error(
+        text(present, " is set but ", missing, " is not: set both, or neither for a world of one"));
   };
   require(by.rank, by.size);
   require(by.size, by.rank);
@@ -97,7 +96,7 @@ inline launched read_launcher(const launcher& by) {
 
 /// DDPP_*, torchrun's variables, Open MPI's, PMI's, Slurm's inside srun steps: the first of which any is set.
 /// Throws `init_error` when that one's are incomplete or no numbers.
-inline launched read_environment() {
+[[gnu::cold]] inline launched read_environment() {
   for (const launcher& each : launchers) {
     if (variable(each.rank) || variable(each.size)) return read_launcher(each);
   }

@@ -7,6 +7,7 @@
 #include <ddpp/detail/rank_environment.hpp>
 #include <ddpp/detail/rank_processes.hpp>
 #include <ddpp/detail/secret.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/tcp_store.hpp>
 
@@ -38,18 +39,17 @@ struct spawn_options {
 
 namespace detail {
 
-inline void check_spawn(int n, const spawn_options& options) {
-  if (n < 1) throw usage_error("spawn: the number of ranks must be at least 1, not " + std::to_string(n));
+[[gnu::cold]] inline void check_spawn(int n, const spawn_options& options) {
+  if (n < 1) throw usage_error(text("spawn: the number of ranks must be at least 1, not ", n));
   if (options.nnodes < 1 || options.node_rank < 0 || options.node_rank >= options.nnodes) {
-    throw usage_error("spawn: node_rank " + std::to_string(options.node_rank) + " of nnodes " +
-                      std::to_string(options.nnodes) + " does not exist");
+    throw usage_error(
+        text("spawn: node_rank ", options.node_rank, " of nnodes ", options.nnodes, " does not exist"));
   }
   if (n > std::numeric_limits<int>::max() / options.nnodes) {
-    throw usage_error("spawn: " + std::to_string(options.nnodes) + " nodes of " + std::to_string(n) +
-                      " ranks are too many");
+    throw usage_error(text("spawn: ", options.nnodes, " nodes of ", n, " ranks are too many"));
   }
   if (options.master_port < 0 || options.master_port > 65535) {
-    throw usage_error("spawn: master_port " + std::to_string(options.master_port) + " is no port");
+    throw usage_error(text("spawn: master_port ", options.master_port, " is no port"));
   }
   if (options.nnodes > 1 && options.master_port == 0) {
     throw usage_error("spawn: several nodes need a master_port that all of them are given");
@@ -59,7 +59,7 @@ inline void check_spawn(int n, const spawn_options& options) {
 /// Ranks that are running and the store that they meet at.
 class spawned_ranks {
  public:
-  spawned_ranks(int n, const std::function<void(int)>& fn, const spawn_options& options)
+  [[gnu::cold]] spawned_ranks(int n, const std::function<void(int)>& fn, const spawn_options& options)
       : ranks_("spawn", n, options.node_rank * n, options.grace) {
     if (options.nnodes == 1) {
       ensure_job_secret();
@@ -80,7 +80,7 @@ class spawned_ranks {
       ranks_.start([&] {
         set_rank_environment(rank, options.nnodes * n, i, n, options.node_rank);
         ::setenv("MASTER_ADDR", options.master_addr.c_str(), 1);
-        ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+        ::setenv("MASTER_PORT", text(port).c_str(), 1);
         fn(rank);
       });
     }

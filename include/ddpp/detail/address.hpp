@@ -2,6 +2,7 @@
 // Socket addresses: IPv4 and IPv6 alike, their text, and which of them are on this host.
 #pragma once
 
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 
 #include <arpa/inet.h>
@@ -64,7 +65,8 @@ class address {
   /// "127.0.0.1:80", "[::1]:80".
   std::string text() const {
     if (length_ == 0) return host();
-    return (family() == AF_INET6 ? "[" + host() + "]" : host()) + ":" + std::to_string(port());
+    const bool is_v6 = family() == AF_INET6;
+    return detail::text(is_v6 ? "[" : "", host(), is_v6 ? "]:" : ":", port());
   }
 
   bool is_loopback() const noexcept {
@@ -131,7 +133,8 @@ inline std::vector<address> resolve(const std::string& host, std::uint16_t port,
 
 /// "host:port", with brackets around a numeric IPv6 address.
 inline std::string host_and_port(const std::string& host, std::uint16_t port) {
-  return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
+  const bool is_v6 = host.find(':') != std::string::npos;
+  return text(is_v6 ? "[" : "", host, is_v6 ? "]:" : ":", port);
 }
 
 }  // namespace ddpp::detail

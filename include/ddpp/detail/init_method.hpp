@@ -2,6 +2,7 @@
 // "env://", "tcp://host:port?rank=0&world_size=2", "file:///path": the strings that say where ranks meet.
 #pragma once
 
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 
 #include <charconv>
@@ -42,21 +43,20 @@ class init_method_parser {
     else if (scheme == "file")
       parse_file(rest);
     else
-      fail("there is no scheme " + std::string(scheme) + "://; use env://, tcp://host:port or file:///path");
+      fail(detail::text("there is no scheme ", scheme, "://; use env://, tcp://host:port or file:///path"));
     return result_;
   }
 
  private:
   [[noreturn]] void fail(const std::string& why) const {
-    throw init_error("the init method \"" + std::string(text_) + "\" cannot be used: " + why);
+    throw init_error(detail::text("the init method \"", text_, "\" cannot be used: ", why));
   }
 
   int number(std::string_view what, std::string_view text, int most) const {
     int value = 0;
     const auto [stop, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (problem != std::errc() || stop != text.data() + text.size() || value < 0 || value > most) {
-      fail("its " + std::string(what) + " \"" + std::string(text) + "\" is no number from 0 to " +
-           std::to_string(most));
+      fail(detail::text("its ", what, " \"", text, "\" is no number from 0 to ", most));
     }
     return value;
   }
@@ -70,8 +70,8 @@ class init_method_parser {
       int* const target = name == "rank"         ? &result_.rank
                           : name == "world_size" ? &result_.world_size
                                                  : nullptr;
-      if (!target) fail("there is no \"" + std::string(name) + "\"; use ?rank=0&world_size=2");
-      if (*target >= 0) fail("it says " + std::string(name) + " twice");
+      if (!target) fail(detail::text("there is no \"", name, "\"; use ?rank=0&world_size=2"));
+      if (*target >= 0) fail(detail::text("it says ", name, " twice"));
       *target = number(name, equals == item.npos ? std::string_view() : item.substr(equals + 1), 2147483647);
     }
   }

@@ -14,6 +14,7 @@
 
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/socket.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/store.hpp>
 
@@ -29,7 +30,7 @@
 
 namespace ddpp::detail {
 
-inline std::string random_nonce() {
+[[gnu::cold]] inline std::string random_nonce() {
   std::uint64_t bits[2];
   fill_random(std::as_writable_bytes(std::span(bits)));
   std::string text;
@@ -58,7 +59,7 @@ class group_formation {
 
   /// Blocks until all ranks have come and returns the nonce, a prefix for the group's keys. Throws
   /// `timeout_error` naming who is missing, `init_error` when a rank is there twice.
-  std::string run() { return rank_ == 0 ? lead() : follow(); }
+  [[gnu::cold]] std::string run() { return rank_ == 0 ? lead() : follow(); }
 
  private:
   using milliseconds = std::chrono::milliseconds;
@@ -76,8 +77,8 @@ class group_formation {
     milliseconds length_{10};
   };
 
-  std::string lead() {
-    nonce_ = random_nonce() + "-" + std::to_string(size_);
+  [[gnu::cold]] std::string lead() {
+    nonce_ = text(random_nonce(), "-", size_);
     store_.set(key_, nonce_);
     std::vector<std::string> members;
     for (int r = 1; r < size_; ++r) members.push_back(member(r));
@@ -93,21 +94,21 @@ class group_formation {
         throw rank_taken(why);
       }
       if (!all_here && time_left(until_) == milliseconds(0)) {
-        const std::string text = missing_ranks();
-        give_word(timed_out + text);
-        throw timeout_error(text);
+        const std::string why = missing_ranks();
+        give_word(text(timed_out, why));
+        throw timeout_error(why);
       }
     }
     give_word(go);
     return nonce_;
   }
 
-  void give_word(const std::string& verdict) {
+  [[gnu::cold]] void give_word(const std::string& verdict) {
     store_.delete_key(key_);
     store_.set(word("go"), verdict);
   }
 
-  void await_hearing(const std::vector<std::string>& members) {
+  [[gnu::cold]] void await_hearing(const std::vector<std::string>& members) {
     const deadline until = std::min(until_, deadline_after(std::chrono::seconds(1)));
     for (; time_left(until).count() > 0; std::this_thread::sleep_for(milliseconds(10))) {
       std::int64_t expected = 0;
@@ -116,7 +117,7 @@ class group_formation {
     }
   }
 
-  void check_sole_leader() {
+  [[gnu::cold]] void check_sole_leader() {
     const std::string current = store_.compare_set(key_, no_nonce, no_nonce);
     if (current == nonce_) return;
     const std::string why = taken_twice();
@@ -124,7 +125,7 @@ class group_formation {
     throw rank_taken(why);
   }
 
-  std::string follow() {
+  [[gnu::cold]] std::string follow() {
     try {
       return follow_word();
     } catch (const rank_taken&) {
@@ -135,7 +136,7 @@ class group_formation {
     }
   }
 
-  std::string follow_word() {
+  [[gnu::cold]] std::string follow_word() {
     patience slice;
     for (;;) {
       if (nonce_.empty()) {
@@ -154,25 +155,24 @@ class group_formation {
   }
 
   /// Returns why this rank cannot be a member, if there is a reason.
-  std::string announce() {
+  [[gnu::cold]] std::string announce() {
     const std::string size = nonce_.substr(nonce_.find('-') + 1);
     std::string why;
-    if (size != std::to_string(size_)) {
-      why = "rank " + std::to_string(rank_) + " counts " + std::to_string(size_) + " ranks, rank 0 counts " +
-            size + " (key " + key_ + ")";
+    if (size != text(size_)) {
+      why = text("rank ", rank_, " counts ", size_, " ranks, rank 0 counts ", size, " (key ", key_, ")");
       store_.set(word("clash"), why);  // before rank 0 may count this rank as one that has come
     }
     if (store_.add(member(rank_), 1) > 1 && why.empty()) store_.set(word("clash"), why = taken_twice());
     return why;
   }
 
-  std::string taken_twice() const {
-    return "two processes are rank " + std::to_string(rank_) + " of " + std::to_string(size_) + " (key " +
-           key_ + ")";
+  [[gnu::cold]] std::string taken_twice() const {
+    return text("two processes are rank ", rank_, " of ", size_, " (key ", key_, ")");
   }
 
-  std::string obey(const std::string& verdict) {
-    if (verdict.starts_with(timed_out)) throw timeout_error(verdict.substr(timed_out.size()));
+  [[gnu::cold]] std::string obey(const std::string& verdict) {
+    if (verdict.starts_with(timed_out))
+      throw timeout_error(verdict.substr(std::string_view(timed_out).size()));
     if (verdict != go) {
       store_.add(word("heard"), 1);
       throw rank_taken(verdict);
@@ -181,7 +181,7 @@ class group_formation {
     return nonce_;
   }
 
-  bool came(const std::vector<std::string>& keys, milliseconds timeout) {
+  [[gnu::cold]] bool came(const std::vector<std::string>& keys, milliseconds timeout) {
     try {
       store_.wait(keys, timeout);
       return true;
@@ -190,9 +190,9 @@ class group_formation {
     }
   }
 
-  std::string missing_ranks() {
+  [[gnu::cold]] std::string missing_ranks() {
     std::string list;
-    const auto name = [&](int r) { list += (list.empty() ? "rank " : ", rank ") + std::to_string(r); };
+    const auto name = [&](int r) { append_text(list, list.empty() ? "rank " : ", rank ", r); };
     if (nonce_.empty()) {
       name(0);
     } else {
@@ -200,17 +200,17 @@ class group_formation {
         if (!store_.check({member(r)})) name(r);
       }
     }
-    const std::string who = "rank " + std::to_string(rank_) + " of " + std::to_string(size_);
+    const std::string who = text("rank ", rank_, " of ", size_);
     if (list.empty())
-      return who + " waited " + text_of(timeout_) + " in vain for rank 0 to let the group begin";
-    return list + (list.find(',') == std::string::npos ? " has" : " have") + " not come within " +
-           text_of(timeout_) + " (" + who + " waited; key " + key_ + ")";
+      return text(who, " waited ", text_of(timeout_), " in vain for rank 0 to let the group begin");
+    return text(list, list.find(',') == std::string::npos ? " has" : " have", " not come within ",
+                text_of(timeout_), " (", who, " waited; key ", key_, ")");
   }
 
-  std::string member(int rank) const { return nonce_ + "/rank/" + std::to_string(rank); }
-  std::string word(const char* name) const { return nonce_ + "/" + name; }
+  std::string member(int rank) const { return text(nonce_, "/rank/", rank); }
+  std::string word(const char* name) const { return text(nonce_, "/", name); }
 
-  static inline const std::string go = "go", timed_out = "timeout: ";
+  static constexpr const char *go = "go", *timed_out = "timeout: ";
   /// No nonce looks like this: comparing with it reads the key without waiting for it.
   static constexpr std::string_view no_nonce = "-";
 

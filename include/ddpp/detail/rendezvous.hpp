@@ -10,6 +10,7 @@
 #include <ddpp/detail/join_group.hpp>
 #include <ddpp/detail/launch_meeting.hpp>
 #include <ddpp/detail/secret.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/environment.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/file_store.hpp>
@@ -22,13 +23,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace ddpp {
 
@@ -43,11 +44,10 @@ struct appointment {
   ddpp::secret secret = {};           ///< of that launch; empty: the job's
 };
 
-inline int agreed_number(const char* name, int option, int in_method) {
+[[gnu::cold]] inline int agreed_number(const char* name, int option, int in_method) {
   if (option >= 0 && in_method >= 0 && option != in_method) {
-    throw usage_error(std::string("init: ") + name +
-                      " is given twice and differs: " + std::to_string(option) + " as an option, " +
-                      std::to_string(in_method) + " in the init method");
+    throw usage_error(text("init: ", name, " is given twice and differs: ", option, " as an option, ",
+                           in_method, " in the init method"));
   }
   return option >= 0 ? option : in_method;
 }
@@ -55,23 +55,23 @@ inline int agreed_number(const char* name, int option, int in_method) {
 /// A larger number is a mistake that would only show when memory runs out.
 inline constexpr int most_ranks = 65'536;
 
-inline void check_init_options(const init_options& options) {
+[[gnu::cold]] inline void check_init_options(const init_options& options) {
   if (options.store && !options.init_method.empty()) {
-    throw usage_error("init: a store and an init method (\"" + options.init_method +
-                      "\") exclude each other");
+    throw usage_error(
+        text("init: a store and an init method (\"", options.init_method, "\") exclude each other"));
   }
   check_timeouts(options);
-  if (options.rank < -1) throw init_error("init: rank " + std::to_string(options.rank) + " is negative");
+  if (options.rank < -1) throw init_error(text("init: rank ", options.rank, " is negative"));
   if (options.world_size < -1 || options.world_size == 0) {
-    throw init_error("init: world_size " + std::to_string(options.world_size) + " is not positive");
+    throw init_error(text("init: world_size ", options.world_size, " is not positive"));
   }
 }
 
 /// A place on this host that only the ranks of one launch share, for launchers that name none.
-inline init_method host_local_place(const std::string& job) {
+[[gnu::cold]] inline init_method host_local_place(const std::string& job) {
   init_method place;
   place.is = init_method::kind::file;
-  place.path = "/tmp/ddpp-" + std::to_string(::geteuid()) + "-";
+  place.path = text("/tmp/ddpp-", ::geteuid(), "-");
   for (const char c : job)
     place.path += (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ? c : '-';
   return place;
@@ -84,26 +84,26 @@ inline bool torchrun_serves_master_port() {
 }
 
 /// What the launcher calls this job, when all its ranks are on this host; else empty.
-inline std::string host_local_job(const launched& here) {
+[[gnu::cold]] inline std::string host_local_job(const launched& here) {
   if (!here.by || here.local_size != here.size) return {};
-  const auto text = [](const char* name) { return std::string(variable(name) ? variable(name) : ""); };
+  const auto value = [](const char* name) { return variable(name) ? variable(name) : ""; };
   if (torchrun_serves_master_port()) {
-    return "torchrun-" + text("TORCHELASTIC_RUN_ID") + "-" + text("MASTER_PORT") + "-" +
-           text("TORCHELASTIC_RESTART_COUNT");
+    return text("torchrun-", value("TORCHELASTIC_RUN_ID"), "-", value("MASTER_PORT"), "-",
+                value("TORCHELASTIC_RESTART_COUNT"));
   }
   const std::string_view by = here.by->name;
   if (by == "Open MPI") {
     for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
-      if (variable(name)) return "openmpi-" + text(name);
+      if (variable(name)) return text("openmpi-", value(name));
     }
   }
-  if (by == "Slurm") return "slurm-" + text("SLURM_JOB_ID") + "-" + text("SLURM_STEP_ID");
-  if (by == "PMI") return "pmi-" + std::to_string(::getppid());
+  if (by == "Slurm") return text("slurm-", value("SLURM_JOB_ID"), "-", value("SLURM_STEP_ID"));
+  if (by == "PMI") return text("pmi-", ::getppid());
   return {};
 }
 
 /// MASTER_ADDR and MASTER_PORT, or a file where the launcher's ranks are all on this host.
-inline init_method place_from_environment(const launched& here) {
+[[gnu::cold]] inline init_method place_from_environment(const launched& here) {
   const char* const address = variable("MASTER_ADDR");
   const bool usable = !torchrun_serves_master_port();
   if (usable && address && variable("MASTER_PORT")) {
@@ -112,7 +112,7 @@ inline init_method place_from_environment(const launched& here) {
     place.host = address;
     const int port = number_in("MASTER_PORT");
     if (port < 1 || port > 65535) {
-      throw init_error("MASTER_PORT is " + std::to_string(port) + ", which is no port from 1 to 65535");
+      throw init_error(text("MASTER_PORT is ", port, ", which is no port from 1 to 65535"));
     }
     place.port = static_cast<std::uint16_t>(port);
     return place;
@@ -142,13 +142,15 @@ inline bool meets_by_launch() {
 
 /// Explicit numbers first, then the launcher's; nothing at all is a world of one, half of anything is an
 /// error.
-inline appointment resolve_appointment(const init_options& options) {
+[[gnu::cold]] inline appointment resolve_appointment(const init_options& options) {
   check_init_options(options);
   const char* const replaced =
       options.init_method.empty() && !options.store ? variable("DDPP_INIT_METHOD") : nullptr;
-  const std::string text = replaced ? replaced : options.init_method.empty() ? "env://" : options.init_method;
+  const std::string method = replaced                      ? replaced
+                             : options.init_method.empty() ? "env://"
+                                                           : options.init_method;
   appointment result;
-  result.place = init_method_parser(text).parse();
+  result.place = init_method_parser(method).parse();
   result.known = options.store;
   const bool by_environment = !options.store && result.place.is == init_method::kind::env;
 
@@ -172,8 +174,8 @@ inline appointment resolve_appointment(const init_options& options) {
     if (by_environment && result.size > 1 && torchrun_serves_master_port()) here = read_environment();
   }
   if (result.size > most_ranks) {
-    throw init_error("init: " + std::to_string(result.size) + " ranks are too many; a group has " +
-                     std::to_string(most_ranks) + " at most");
+    throw init_error(
+        text("init: ", result.size, " ranks are too many; a group has ", most_ranks, " at most"));
   }
   if (by_environment && result.size > 1) {
     if (meets_by_launch()) {
@@ -204,20 +206,27 @@ class store_registry {
 
   std::shared_ptr<tcp_store> find(const std::string& where) {
     const std::lock_guard lock(mutex_);
-    const auto at = stores_.find(where);
-    return at == stores_.end() ? nullptr : at->second.lock();
+    for (const entry& each : stores_) {
+      if (each.where == where) return each.store.lock();
+    }
+    return nullptr;
   }
 
   void put(const std::string& where, const std::shared_ptr<tcp_store>& made) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(stores_, [](const auto& entry) { return entry.second.expired(); });
-    stores_[where] = made;
+    std::erase_if(stores_, [&](const entry& each) { return each.store.expired() || each.where == where; });
+    stores_.push_back({where, made});
   }
 
  private:
+  struct entry {
+    std::string where;
+    std::weak_ptr<tcp_store> store;
+  };
+
   fork_guard guard_;
   std::mutex mutex_;
-  std::map<std::string, std::weak_ptr<tcp_store>> stores_;
+  std::vector<entry> stores_;
   store_registry* before_ = nullptr;
 };
 
@@ -229,7 +238,8 @@ inline std::shared_ptr<tcp_store> join_tcp_store(const init_method& place,
 
 /// Serves the store unless somebody does already. The address may be taken for a moment only, by a server
 /// that is ending: so it tries both in turn.
-inline std::shared_ptr<tcp_store> serve_or_join_tcp_store(const init_method& place, deadline until) {
+[[gnu::cold]] inline std::shared_ptr<tcp_store> serve_or_join_tcp_store(const init_method& place,
+                                                                        deadline until) {
   // Where this host cannot listen at all, only a store that is there already can help.
   const deadline soon = std::min(until, deadline_after(std::chrono::seconds(5)));
   for (;;) {
@@ -248,27 +258,26 @@ inline std::shared_ptr<tcp_store> serve_or_join_tcp_store(const init_method& pla
       return join_tcp_store(place, std::min(time_left(until), std::chrono::milliseconds(500)));
     } catch (const timeout_error& e) {
       if (time_left(in_use ? until : soon).count() > 0) continue;
-      throw init_error(why_not_served + "; and nobody else serves a store there: " + e.what());
+      throw init_error(text(why_not_served, "; and nobody else serves a store there: ", e.what()));
     }
   }
 }
 
-inline std::shared_ptr<tcp_store> open_tcp_store(const init_method& place, int rank, deadline until) {
+[[gnu::cold]] inline std::shared_ptr<tcp_store> open_tcp_store(const init_method& place, int rank,
+                                                               deadline until) {
   if (rank == 0) return serve_or_join_tcp_store(place, until);
   try {
     return join_tcp_store(place, time_left(until));
   } catch (const timeout_error& e) {
-    throw timeout_error(std::string(e.what()) +
-                        "; rank 0 serves the store there, unless somebody else does: rank 0 "
-                        "has not come");
+    throw timeout_error(
+        text(e.what(), "; rank 0 serves the store there, unless somebody else does: rank 0 has not come"));
   }
 }
 
 /// Joins the group in a tcp store. A store left over from an earlier group may go while this rank waits in it
 /// (its rank 0 has finished that group later than this rank did): then there is a new one to join.
-inline std::pair<std::shared_ptr<tcp_store>, std::string> join_by_tcp(const appointment& at,
-                                                                      const std::string& name, deadline until,
-                                                                      std::chrono::milliseconds timeout) {
+[[gnu::cold]] inline std::pair<std::shared_ptr<tcp_store>, std::string> join_by_tcp(
+    const appointment& at, const std::string& name, deadline until, std::chrono::milliseconds timeout) {
   const std::string where = host_and_port(at.place.host, at.place.port);
   std::shared_ptr<tcp_store> meeting = store_registry::instance().find(where);
   for (retry_pause pause;; pause.sleep(until)) {
@@ -297,7 +306,7 @@ struct gathering {
 
 /// Blocks until all ranks of the group have come to the store, and knows what a transport is constructed
 /// from.
-inline gathering come_together(const init_options& options) {
+[[gnu::cold]] inline gathering come_together(const init_options& options) {
   const std::chrono::milliseconds timeout = options.init_timeout.value_or(options.timeout);
   const deadline until = deadline_after(timeout);
   const appointment at = resolve_appointment(options);

@@ -104,7 +104,7 @@ inline void fill_random(std::span<std::byte> out) {
     if (got > 0)
       out = out.subspan(static_cast<std::size_t>(got));
     else if (got < 0 && errno != EINTR)
-      throw resource_error("getrandom: " + system_text(errno));
+      throw resource_error(text("getrandom: ", system_text(errno)));
   }
 }
 
@@ -180,9 +180,9 @@ inline descriptor listen_on(const std::string& host, std::uint16_t port, bool* i
     if (fd && ::bind(fd.get(), each.data(), each.length()) == 0 && ::listen(fd.get(), SOMAXCONN) == 0)
       return fd;
     if (errno == EADDRINUSE && in_use != nullptr) *in_use = true;
-    tried += (tried.empty() ? "" : ", ") + each.text() + " (" + system_text(errno) + ")";
+    append_text(tried, tried.empty() ? "" : ", ", each.text(), " (", system_text(errno), ")");
   }
-  throw init_error("could not listen on " + host_and_port(host, port) + "; tried: " + tried);
+  throw init_error(text("could not listen on ", host_and_port(host, port), "; tried: ", tried));
 }
 
 /// Accepts without blocking. An empty result leaves the reason in errno.
@@ -258,16 +258,16 @@ inline descriptor connect_to(const std::string& host, std::uint16_t port, deadli
       int code = 0;
       if (descriptor fd = connect_once(addresses[i], now + share, code)) return fd;
       all_refused = all_refused && code == ECONNREFUSED;
-      tried += (tried.empty() ? "" : ", ") + addresses[i].text() + " (" + system_text(code) + ")";
+      append_text(tried, tried.empty() ? "" : ", ", addresses[i].text(), " (", system_text(code), ")");
     }
     if (refused == when_refused::give_up && all_refused) {
-      throw init_error("nobody listens on " + host_and_port(host, port) + " any more; tried: " + tried);
+      throw init_error(text("nobody listens on ", host_and_port(host, port), " any more; tried: ", tried));
     }
     if (std::chrono::steady_clock::now() >= until) {
       const auto spent =
           std::chrono::round<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
-      throw timeout_error("could not connect to " + host_and_port(host, port) + " within " + text_of(spent) +
-                          "; tried: " + tried);
+      throw timeout_error(text("could not connect to ", host_and_port(host, port), " within ", text_of(spent),
+                               "; tried: ", tried));
     }
     pause.sleep(until);
   }

@@ -7,6 +7,7 @@
 #include <ddpp/detail/socket.hpp>
 #include <ddpp/detail/store_table.hpp>
 #include <ddpp/detail/tcp_store_protocol.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
 
@@ -53,7 +54,7 @@ class store_client {
     return call(request::get, views(keys), keys.size(), timeout);
   }
   std::int64_t add(const std::string& key, std::int64_t amount, milliseconds timeout) {
-    return number(call(request::add, {key, std::to_string(amount)}, 1, timeout));
+    return number(call(request::add, {key, text(amount)}, 1, timeout));
   }
   std::string compare_set(const std::string& key, std::string_view expected, std::string_view desired,
                           milliseconds timeout) {
@@ -76,7 +77,10 @@ class store_client {
                  milliseconds timeout) {
     check_multi_set(keys, values);
     strings pairs;
-    for (std::size_t i = 0; i < keys.size(); ++i) pairs.insert(pairs.end(), {keys[i], values[i]});
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      pairs.push_back(keys[i]);
+      pairs.push_back(values[i]);
+    }
     call(request::multi_set, pairs, 0, timeout);
   }
   void queue_push(const std::string& key, std::string_view value, milliseconds timeout) {
@@ -115,10 +119,10 @@ class store_client {
 
   static strings views(const std::vector<std::string>& keys) { return {keys.begin(), keys.end()}; }
 
-  std::string where() const { return "the store at " + host_and_port(host_, port_); }
+  [[gnu::cold]] std::string where() const { return text("the store at ", host_and_port(host_, port_)); }
 
-  [[noreturn]] void throw_gone() const {
-    throw init_error(where() + " has closed the connection: the process that served it has ended");
+  [[noreturn, gnu::cold]] void throw_gone() const {
+    throw init_error(text(where(), " has closed the connection: the process that served it has ended"));
   }
 
   /// One request, one reply; `keys` is how many of the strings are keys that an error message should name.
@@ -136,7 +140,7 @@ class store_client {
       got = receive(connection.get(), std::max(until, deadline_after(answer_time)));
       give_back(std::move(connection));
     }
-    if (got.code == reply::invalid) throw usage_error(where() + ": " + got.strings.front());
+    if (got.code == reply::invalid) throw usage_error(text(where(), ": ", got.strings.front()));
     if (in_time && got.code == reply::ok) return std::move(got.strings);
     throw_timeout(
         in_time ? got.strings : std::vector<std::string>(with.begin(), with.begin() + std::ptrdiff_t(keys)),
@@ -154,12 +158,12 @@ class store_client {
   std::string encoded(request what, const strings& with) const {
     for (const std::string_view each : with) {
       if (each.size() > store_wire::longest_value) {
-        throw usage_error(where() + " takes values of up to 64 MiB; this one has " +
-                          std::to_string(each.size()) + " bytes");
+        throw usage_error(
+            text(where(), " takes values of up to 64 MiB; this one has ", each.size(), " bytes"));
       }
     }
     if (store_wire::body_bytes(with) > store_wire::longest_body) {
-      throw usage_error(where() + " takes up to 65 MiB in one call: use several");
+      throw usage_error(text(where(), " takes up to 65 MiB in one call: use several"));
     }
     std::string message;
     store_wire::encode(message, what, with);
@@ -180,15 +184,17 @@ class store_client {
 
   void check_received(transfer how) const {
     if (how == transfer::closed) throw_gone();
-    if (how == transfer::timed_out) throw timeout_error(where() + " stopped in the middle of an answer");
+    if (how == transfer::timed_out) throw timeout_error(text(where(), " stopped in the middle of an answer"));
   }
 
-  [[noreturn]] void throw_nonsense() const { throw init_error(where() + " answers nonsense"); }
+  [[noreturn, gnu::cold]] void throw_nonsense() const {
+    throw init_error(text(where(), " answers nonsense"));
+  }
 
-  [[noreturn]] void throw_timeout(const std::vector<std::string>& keys, milliseconds timeout) const {
-    const std::string what =
-        keys.empty() ? " did not answer within " : ": " + quoted_keys(keys) + " did not come within ";
-    throw timeout_error(where() + what + text_of(timeout));
+  [[noreturn, gnu::cold]] void throw_timeout(const std::vector<std::string>& keys,
+                                             milliseconds timeout) const {
+    if (keys.empty()) throw timeout_error(text(where(), " did not answer within ", text_of(timeout)));
+    throw timeout_error(text(where(), ": ", quoted_keys(keys), " did not come within ", text_of(timeout)));
   }
 
   std::string single(std::vector<std::string> answered) const {

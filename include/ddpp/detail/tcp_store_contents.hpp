@@ -4,6 +4,7 @@
 
 #include <ddpp/detail/store_table.hpp>
 #include <ddpp/detail/tcp_store_protocol.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 
 #include <charconv>
@@ -69,7 +70,7 @@ class store_contents {
       case request::get:
         return get(with);
       case request::add:
-        return appeared({false, with[0]}, std::to_string(table_.add(with[0], number(with[1]))));
+        return appeared({false, with[0]}, text(table_.add(with[0], number(with[1]))));
       case request::compare_set:
         return appeared({false, with[0]}, table_.compare_set(with[0], with[1], with[2]));
       case request::append:
@@ -81,14 +82,14 @@ class store_contents {
       case request::delete_key:
         return result(table_.erase(with[0]) ? "1" : "0");
       case request::num_keys:
-        return result(std::to_string(table_.size()));
+        return result(text(table_.size()));
       case request::queue_push:
         table_.push(with[0], with[1]);
         return appeared({true, with[0]}, {});
       case request::queue_pop:
         return queue_pop(with[0]);
       case request::queue_length:
-        return result(std::to_string(table_.length(with[0])));
+        return result(text(table_.length(with[0])));
       case request::cancel:
         break;
     }
@@ -125,14 +126,15 @@ class store_contents {
     if (with.size() != count) throw usage_error("this request does not come with so many strings");
     for (std::size_t i = 0; i < with.size(); i += keys_every) {
       if (with[i].size() <= store_wire::longest_key) continue;
-      throw usage_error("a key may have 4096 bytes; this one has " + std::to_string(with[i].size()));
+      throw usage_error(text("a key may have 4096 bytes; this one has ", with[i].size()));
     }
   }
 
-  static std::int64_t number(std::string_view text) {
+  static std::int64_t number(std::string_view digits) {
     std::int64_t value = 0;
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (problem != std::errc() || end != text.data() + text.size()) throw usage_error("add needs a number");
+    const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (problem != std::errc() || end != digits.data() + digits.size())
+      throw usage_error("add needs a number");
     return value;
   }
 
@@ -179,7 +181,7 @@ class store_contents {
   outcome append(const std::string& key, const std::string& tail) {
     const std::string* before = table_.find(key);
     if (before != nullptr && before->size() + tail.size() > store_wire::longest_value) {
-      throw usage_error("append: the value of " + quoted_keys({key}) + " would be longer than 64 MiB");
+      throw usage_error(text("append: the value of ", quoted_keys({key}), " would be longer than 64 MiB"));
     }
     table_.append(key, tail);
     return appeared({false, key}, {});

@@ -15,12 +15,10 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <sys/epoll.h>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -74,12 +72,6 @@ class store_server {
     contents::topic topic = {};
   };
 
-  struct hash_topic {
-    std::size_t operator()(const contents::topic& topic) const noexcept {
-      return std::hash<std::string>()(topic.name) * 2 + (topic.is_queue ? 1 : 0);
-    }
-  };
-
   void run() {
     std::vector<pollfd> entries;
     while (!stop_.load()) {
@@ -102,16 +94,18 @@ class store_server {
     event.events = EPOLLIN;
     event.data.fd = fd;
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return;
-    clients_.emplace(fd, std::make_unique<client>(client{std::move(socket)}));
+    const auto place = static_cast<std::size_t>(fd);
+    if (clients_.size() <= place) clients_.resize(place + 1);
+    clients_[place] = std::make_unique<client>(client{std::move(socket)});
   }
 
   void serve_clients() {
     std::array<epoll_event, 256> events;
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
     for (int i = 0; i < count; ++i) {
-      const auto at = clients_.find(events[static_cast<std::size_t>(i)].data.fd);
-      if (at == clients_.end()) continue;
-      client& one = *at->second;
+      const auto place = static_cast<std::size_t>(events[static_cast<std::size_t>(i)].data.fd);
+      if (clients_[place] == nullptr) continue;
+      client& one = *clients_[place];
       bool keep = false;
       try {
         keep = serve(one);
@@ -123,7 +117,7 @@ class store_server {
 
   void dismiss(client& one) {
     unpark(one);
-    clients_.erase(one.socket.get());  // closing takes it out of the epoll set
+    clients_[static_cast<std::size_t>(one.socket.get())].reset();  // closing takes it out of the epoll set
   }
 
   /// False: the connection has ended, or is to be.
@@ -173,7 +167,7 @@ class store_server {
       one.request = what;
       one.strings = std::move(strings);
       one.topic = std::move(outcome.missing);
-      waiting_[one.topic].push_back(&one);
+      waiting_.push_back(&one);
       return;
     }
     encode(one.out, outcome.code, outcome.strings);
@@ -182,14 +176,13 @@ class store_server {
 
   /// Tries again those who waited for this, first come first served.
   void wake(const contents::topic& topic) {
-    const auto at = waiting_.find(topic);
-    if (at == waiting_.end()) return;
-    std::vector<client*> waiters = std::move(at->second);
-    waiting_.erase(at);
-    std::size_t i = 0;
-    for (; i < waiters.size() && contents_.is_there(topic); ++i) {
-      client& one = *waiters[i];
-      one.parked = false;
+    for (std::size_t i = 0; i < waiting_.size() && contents_.is_there(topic);) {
+      client& one = *waiting_[i];
+      if (one.topic != topic) {
+        ++i;
+        continue;
+      }
+      unpark(one);
       try {
         execute(one, one.request, std::move(one.strings));
         if (!send_out(one)) ::shutdown(one.socket.get(), SHUT_RDWR);  // dismissed when epoll says so
@@ -197,10 +190,6 @@ class store_server {
       } catch (const std::exception&) {
         ::shutdown(one.socket.get(), SHUT_RDWR);
       }
-    }
-    if (i < waiters.size()) {
-      waiting_[topic].insert(waiting_[topic].begin(), waiters.begin() + static_cast<std::ptrdiff_t>(i),
-                             waiters.end());
     }
   }
 
@@ -212,10 +201,7 @@ class store_server {
   void unpark(client& one) {
     if (!one.parked) return;
     one.parked = false;
-    const auto at = waiting_.find(one.topic);
-    if (at == waiting_.end()) return;
-    std::erase(at->second, &one);
-    if (at->second.empty()) waiting_.erase(at);
+    std::erase(waiting_, &one);
   }
 
   /// Sends what the socket takes. False: the connection has ended.
@@ -250,8 +236,8 @@ class store_server {
   fork_guard guard_;
   std::atomic<bool> stop_{false};
   contents contents_;
-  std::unordered_map<int, std::unique_ptr<client>> clients_;
-  std::unordered_map<contents::topic, std::vector<client*>, hash_topic> waiting_;
+  std::vector<std::unique_ptr<client>> clients_;  // by descriptor
+  std::vector<client*> waiting_;                  // those parked, first come first
   std::unique_ptr<joining_thread> thread_;
 };
 
