@@ -18,6 +18,7 @@
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/handshake.hpp>
 #include <ddpp/detail/socket.hpp>
+#include <ddpp/detail/tcp_agreement.hpp>
 #include <ddpp/detail/tcp_connector.hpp>
 #include <ddpp/detail/tcp_control_wire.hpp>
 #include <ddpp/detail/tcp_endpoint.hpp>
@@ -67,7 +68,8 @@ class tcp_control {
         size_(boot.size),
         timeout_(boot.timeout),
         known_(known),
-        presence_(places(boot.size)) {
+        presence_(places(boot.size)),
+        agreement_(boot.rank, boot.size) {
     for (auto& each : presence_) each.store(presence::here, std::memory_order_relaxed);
   }
   tcp_control(const tcp_control&) = delete;
@@ -105,9 +107,7 @@ class tcp_control {
   }
   /// The data connection to a peer has ended without a goodbye: it is lost, unless its goodbye or the hub's
   /// ruling comes shortly.
-  void suspect(int peer) {
-    order([&] { suspects_.emplace_back(peer, std::chrono::steady_clock::now() + goodbye_delay); });
-  }
+  void suspect(int peer) { suspect(peer, true); }
   void stalled() {
     order([&] { stalled_ = true; });
   }
@@ -146,6 +146,16 @@ class tcp_control {
     return table;
   }
 
+  /// See has_agreement. Not from two threads at once.
+  verdict agree(std::uint64_t number, const ballot& mine, deadline until) {
+    std::unique_lock lock(mutex_);
+    vote_ = {number, mine, until};
+    verdict_.reset();
+    wake_.set();
+    changed_.wait(lock, [&] { return verdict_.has_value(); });
+    return std::move(*verdict_);
+  }
+
  private:
   using kind = control_wire::kind;
   using message = control_wire::message;
@@ -163,6 +173,13 @@ class tcp_control {
   struct mismatch {
     int peer = -1;
     fingerprint mine = {}, theirs = {};
+  };
+
+  /// Someone who will turn out to be lost, unless its goodbye or the hub's ruling comes before.
+  struct suspicion_of_death {
+    int peer = -1;
+    deadline due = {};
+    bool is_missed = false;  // somebody needs it: the group fails
   };
 
   struct survey {
@@ -183,6 +200,10 @@ class tcp_control {
   std::atomic<presence>& at(int peer) noexcept { return presence_[places(peer)]; }
   const std::atomic<presence>& at(int peer) const noexcept { return presence_[places(peer)]; }
   bool is_here(int peer) const noexcept { return at(peer).load(std::memory_order_acquire) == presence::here; }
+
+  void suspect(int peer, bool is_missed) {
+    order([&] { suspects_.push_back({peer, std::chrono::steady_clock::now() + goodbye_delay, is_missed}); });
+  }
 
   template <class F>
   void order(const F& f) {
@@ -213,28 +234,52 @@ class tcp_control {
   void serve_connectors();
   void serve_suspects();
   void serve_surveys();
+  void serve_succession();
+  void serve_agreement();
 
-  void take_from_member(int member, const message& m);
-  void take_from_hub(const message& m);
+  bool take_from_member(int member, const message& m);
+  bool take_from_hub(const message& m);
+  bool take_from_anyone(int from, const message& m);
+  void take_stalled();
   void take_endpoint(int member, const std::string& text);
   void take_endpoints(const std::string& lines);
-  void take_standing(const message& m);
+  bool take_standing(const message& m);
 
   admission judge(const introduction& who);
   void welcome(descriptor socket, const introduction& who);
 
   void leaves(int peer, const std::string& last_words);
   void hub_is_gone();
+  void leave_hub();
   void choose_hub();
+  struct connection_attempt;
+  void finish_data_attempt(tcp_connector::state state, connection_attempt& done);
+  void finish_call(connection_attempt& done);
+  void add_member(int member, control_channel channel) {
+    members_.insert_or_assign(member, std::move(channel));
+    leads_[places(member)] = false;
+    agreement_.came(member);
+  }
+  void could_not_call(const connection_attempt& done);
+  void follow(control_channel channel);
+  void depose(int peer);
+  std::string news();
+  void rule_hub_is_lost(int gone);
   void call(int peer);
   void look_for_members();
 
   void propose(const failure& cause);
   void rule(const failure& cause);
   void lost(int peer, const std::string& how) {
-    auto expected = presence::here;
-    at(peer).compare_exchange_strong(expected, presence::lost);
+    note_lost(peer, how);
+    if (hub_ && hub_rank_ != peer) hub_->send(encode({kind::lost, peer, 0, how}));
     propose({failure_kind::peer_lost, peer, "rank " + std::to_string(peer) + " was lost: " + how});
+  }
+  void note_lost(int peer, const std::string& how) {
+    auto expected = presence::here;
+    if (!at(peer).compare_exchange_strong(expected, presence::lost)) return;
+    agreement_.gone(peer);
+    if (hub_rank_ == rank_) tell_members(encode({kind::lost, peer, 0, how}));
   }
 
   /// Of the thread's own: about a mismatch that was found, or whether there is one that nobody has found.
@@ -289,10 +334,15 @@ class tcp_control {
     }
   }
 
-  void tell_members(const std::string& encoded, int but = -1) {
-    for (auto& [member, channel] : members_) {
-      if (member != but) channel.send(encoded);
+  void tell_members(const std::string& encoded) {
+    for (auto& [member, channel] : members_) channel.send(encoded);
+  }
+
+  bool nobody_else_is_here() const {
+    for (int r = 0; r < size_; ++r) {
+      if (r != rank_ && is_here(r)) return false;
     }
+    return true;
   }
 
   const int rank_, size_;
@@ -311,6 +361,8 @@ class tcp_control {
   int hub_rank_ = 0;                     // or -1: there is none (any more)
   std::optional<control_channel> hub_;   // while this rank is not it
   std::map<int, control_channel> members_;
+  std::vector<bool> leads_;                    // who came to `members_` as the hub
+  std::list<control_channel> former_members_;  // of a hub that is none any more; they close these
   struct connection_attempt {
     purpose what = purpose::data;
     int peer = -1;
@@ -320,11 +372,14 @@ class tcp_control {
   std::vector<bool> has_data_connection_, unreachable_;
   std::vector<int> wanted_later_;  // until endpoints are known
   int missing_endpoints_ = 0;
+  tcp_agreement agreement_;
+  std::vector<bool> deposed_;  // hubs that did not answer, and are none any more
+  bool is_outcast_ = false;    // the others go on without this rank
   std::optional<failure> pending_proposal_;
   deadline rule_alone_at_ = deadline::max();
   deadline look_for_members_at_ = deadline::max();
   deadline next_stall_survey_ = {};
-  bool said_goodbye_ = false;
+  bool said_goodbye_ = false, goodbye_is_heard_ = false;
   deadline goodbye_until_ = deadline::max();
   std::vector<pollfd> entries_;
 
@@ -336,11 +391,13 @@ class tcp_control {
   std::optional<failure> proposal_, ruling_;
   bool ruled_ = false;  // ruling_ is the hub's, or this rank could not hear it in time
   std::vector<int> wanted_;
-  std::vector<std::pair<int, deadline>> suspects_;
+  std::vector<suspicion_of_death> suspects_;
   std::vector<mismatch> found_mismatches_;
   std::list<survey> surveys_;
   std::uint64_t last_survey_ = 0;
   std::map<int, fingerprint> last_words_;
+  std::optional<cast_vote> vote_;
+  std::optional<verdict> verdict_;
   std::string gave_up_;  // who did while the group came together
 
   std::unique_ptr<joining_thread> thread_;
@@ -363,7 +420,10 @@ inline void tcp_control::publish_and_listen(const bootstrap& boot) {
   endpoints_.resize(places(size_));
   has_data_connection_.resize(places(size_));
   unreachable_.resize(places(size_));
+  deposed_.resize(places(size_));
+  leads_.resize(places(size_));
   if (rank_ == 0) {
+    agreement_.lead_first();
     fill_random(group_);
     endpoints_[0] = own_endpoint_;
     missing_endpoints_ = size_ - 1;
@@ -383,6 +443,7 @@ inline void tcp_control::meet_rank_0(const bootstrap& boot) {
   const tcp_endpoint rank_0 = tcp_endpoint::from(std::string_view(published).substr(space + 1));
   hub_.emplace(connect_and_prove(rank_0.host, rank_0.port, known_, {purpose::control, group_, rank_, 0},
                                  boot.deadline, when_refused::give_up));
+  agreement_.follow_first(0);
   hub_->send(encode({kind::endpoint, rank_, 0, own_endpoint_.text()}));
 }
 
@@ -438,7 +499,9 @@ inline void tcp_control::run() {
     look_for_members();
     serve_connectors();
     serve_suspects();
+    serve_succession();
     serve_surveys();
+    serve_agreement();
     if (goodbye_is_done()) return;
   }
 }
@@ -446,25 +509,29 @@ inline void tcp_control::run() {
 inline void tcp_control::wait_for_something() {
   entries_.assign({{wake_.get(), POLLIN, 0}});
   listener_->add_to(entries_);
-  deadline due = std::min({listener_->next_due(), rule_alone_at_, goodbye_until_, look_for_members_at_});
+  deadline due = std::min(
+      {listener_->next_due(), rule_alone_at_, goodbye_until_, look_for_members_at_, agreement_.next_due()});
   for (const auto& attempt : attempts_) {
     attempt.connector.add_to(entries_);
     due = std::min(due, attempt.connector.next_due());
   }
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [peer, when] : suspects_) due = std::min(due, when);
+    for (const suspicion_of_death& each : suspects_) due = std::min(due, each.due);
     for (const survey& each : surveys_) {
       if (each.own()) due = std::min(due, each.sent ? each.until : each.begin);
     }
   }
   const std::size_t channels = entries_.size();
+  for (const auto& each : former_members_) entries_.push_back(each.entry());
   if (hub_) entries_.push_back(hub_->entry());
   for (const auto& [member, channel] : members_) entries_.push_back(channel.entry());
-  if (::poll(entries_.data(), entries_.size(), poll_timeout(due)) < 0) return;
+  const bool unknown = ::poll(entries_.data(), entries_.size(), poll_timeout(due)) < 0;
   auto entry = entries_.cbegin() + static_cast<std::ptrdiff_t>(channels);
-  if (hub_) hub_->note(*entry++);
-  for (auto& [member, channel] : members_) channel.note(*entry++);
+  const auto is_ready = [&] { return unknown | ((entry++)->revents != 0); };
+  for (auto& each : former_members_) each.note(is_ready());
+  if (hub_) hub_->note(is_ready());
+  for (auto& [member, channel] : members_) channel.note(is_ready());
 }
 
 inline void tcp_control::take_orders() {
@@ -472,17 +539,22 @@ inline void tcp_control::take_orders() {
   std::vector<int> wanted;
   std::vector<mismatch> mismatches;
   std::optional<failure> proposal;
+  std::optional<cast_vote> vote;
   bool stalled = false, stopping = false;
   {
     const std::lock_guard lock(mutex_);
     wanted.swap(wanted_);
     mismatches.swap(found_mismatches_);
     if (!pending_proposal_ && !ruled_) proposal = proposal_;
+    vote = std::exchange(vote_, std::nullopt);
     stalled = std::exchange(stalled_, false);
     stopping = stopping_;
   }
   for (const mismatch& each : mismatches) begin_survey(each, 0);
   if (proposal) propose(*proposal);
+  if (vote) {
+    agreement_.vote(vote->number, std::move(vote->ballot), vote->until, std::chrono::steady_clock::now());
+  }
   wanted.insert(wanted.end(), wanted_later_.begin(), wanted_later_.end());
   wanted_later_.clear();
   for (const int peer : wanted) {
@@ -491,7 +563,11 @@ inline void tcp_control::take_orders() {
         std::any_of(attempts_.begin(), attempts_.end(), [&](const connection_attempt& attempt) {
           return attempt.peer == peer && attempt.what == purpose::data;
         });
-    if (has_data_connection_[places(peer)] || under_way || !is_here(peer) || said_goodbye_) continue;
+    if (has_data_connection_[places(peer)] || under_way || said_goodbye_) continue;
+    if (at(peer).load(std::memory_order_acquire) == presence::lost) {
+      lost(peer, "nobody listens at its address any more");
+    }
+    if (!is_here(peer)) continue;
     if (to.port == 0) {
       wanted_later_.push_back(peer);
       continue;
@@ -501,23 +577,24 @@ inline void tcp_control::take_orders() {
                                        deadline_after(timeout_), refusals_for_gone)});
   }
   if (stalled && hub_) hub_->send(encode({kind::stalled, rank_}));
-  if (stalled && hub_rank_ == rank_) take_from_member(rank_, {kind::stalled, rank_});
+  if (stalled && hub_rank_ == rank_) take_stalled();
   if (stopping && goodbye_until_ == deadline::max()) {
     goodbye_until_ = std::chrono::steady_clock::now() + (hub_rank_ == rank_ ? hub_stays : longest_goodbye);
   }
   if (stopping && !said_goodbye_ && (hub_ || hub_rank_ == rank_ || hub_rank_ == -1)) {
     said_goodbye_ = true;
+    agreement_.cast_out();
     const std::string goodbye = goodbye_message();
     if (hub_) hub_->send(goodbye);
     tell_members(goodbye);
   }
 }
 
-/// A member is done when the hub has closed the connection in answer, the hub when all members have left;
-/// both when the time is up.
+/// A member is done when the hub has repeated its goodbye, the hub when all others have left; both when the
+/// time is up.
 inline bool tcp_control::goodbye_is_done() {
   if (goodbye_until_ == deadline::max()) return false;
-  const bool answered = said_goodbye_ && (hub_rank_ == rank_ ? members_.empty() : !hub_);
+  const bool answered = said_goodbye_ && (hub_rank_ == rank_ ? nobody_else_is_here() : goodbye_is_heard_);
   return answered || std::chrono::steady_clock::now() >= goodbye_until_;
 }
 
@@ -529,40 +606,129 @@ inline void tcp_control::serve_members() {
       continue;
     }
     each->second.flush();
-    const bool open = each->second.receive([&](const message& m) { take_from_member(member, m); });
+    const bool open = each->second.receive([&](const message& m) { return take_from_member(member, m); });
     const bool keep = open && is_here(member);
-    if (!open && is_here(member)) lost(member, "its connection closed without a goodbye");
+    const bool has_moved_on = is_outcast_ || deposed_[places(rank_)];  // to the next hub
+    if (!open && is_here(member) && !has_moved_on) lost(member, "its connection closed without a goodbye");
     each = keep ? std::next(each) : members_.erase(each);
   }
 }
 
 inline void tcp_control::serve_hub() {
+  std::erase_if(former_members_, [](control_channel& each) {
+    return each.is_ready() && !each.receive([](const message&) { return true; });
+  });
   if (!hub_ || !hub_->is_ready()) return;
   hub_->flush();
-  const bool open = hub_->receive([&](const message& m) { take_from_hub(m); });
+  const bool open = hub_->receive([&](const message& m) { return take_from_hub(m); });
   if (!open) hub_is_gone();
 }
 
 inline void tcp_control::hub_is_gone() {
   hub_.reset();
   const int gone = std::exchange(hub_rank_, -1);
-  if (said_goodbye_) return;
-  if (is_here(gone)) {
-    lost(gone, "its connection closed without a goodbye");
+  said_goodbye_ = said_goodbye_ && (goodbye_is_heard_ || is_outcast_);  // otherwise, to the next hub
+  if (!said_goodbye_ && !is_outcast_ && is_here(gone) && !deposed_[places(gone)]) rule_hub_is_lost(gone);
+}
+
+/// All see this, and say the same without asking each other.
+inline void tcp_control::rule_hub_is_lost(int gone) {
+  pending_proposal_.reset();
+  lost(gone, "its connection closed without a goodbye");
+}
+
+/// A hub that others have deposed, or know to be lost, is left; who has none chooses one.
+inline void tcp_control::serve_succession() {
+  if (said_goodbye_ || is_outcast_) return;
+  if (hub_rank_ != -1) {
+    const bool is_lost = at(hub_rank_).load(std::memory_order_acquire) == presence::lost;
+    if (is_lost || deposed_[places(hub_rank_)]) leave_hub();
+  }
+  if (hub_rank_ == -1) choose_hub();
+}
+
+/// First it is told, then what it has said is read to the end: see tcp_agreement.
+inline void tcp_control::leave_hub() {
+  const int before = std::exchange(hub_rank_, -1);
+  look_for_members_at_ = deadline::max();
+  std::erase_if(attempts_, [](const connection_attempt& each) { return each.what == purpose::control; });
+  if (hub_) {
+    hub_->send(news());
+    hub_->receive([&](const message& m) { return take_from_hub(m); });
+    hub_.reset();
+  }
+  if (before == rank_) {
+    tell_members(news());
+    for (auto each = members_.begin(); each != members_.end();) {
+      if (!leads_[places(each->first)]) former_members_.push_back(std::move(each->second));
+      each = leads_[places(each->first)] ? std::next(each) : members_.erase(each);
+    }
+  }
+  if (at(before).load(std::memory_order_acquire) == presence::lost) rule_hub_is_lost(before);
+}
+
+/// The lowest rank that is left.
+inline void tcp_control::choose_hub() {
+  for (int r = 0; r < size_; ++r) {
+    if (deposed_[places(r)] || (r != rank_ && (!is_here(r) || unreachable_[places(r)]))) continue;
+    hub_rank_ = r;
+    break;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (hub_rank_ == -1) {
+    is_outcast_ = true;  // deposed, and nobody is left who could say what was decided
+    agreement_.cast_out();
+  } else if (hub_rank_ == rank_) {
+    agreement_.lead(now);
+    look_for_members_at_ = now + time_to_come;
   } else {
-    choose_hub();
+    agreement_.turn_to(hub_rank_, now);
+    const auto caller = members_.find(hub_rank_);
+    if (caller == members_.end() || !leads_[places(hub_rank_)]) return call(hub_rank_);
+    control_channel channel = std::move(caller->second);
+    members_.erase(caller);
+    follow(std::move(channel));
+  }
+  if (hub_rank_ == rank_ || hub_rank_ == -1) {
+    if (pending_proposal_) rule(*pending_proposal_);
   }
 }
 
-inline void tcp_control::choose_hub() {
-  for (int r = 0; r < size_; ++r) {
-    if (r != rank_ && (!is_here(r) || unreachable_[places(r)])) continue;
-    hub_rank_ = r;
-    if (r == rank_) break;
-    return call(r);
+/// This rank has a connection to its new hub.
+inline void tcp_control::follow(control_channel channel) {
+  hub_.emplace(std::move(channel));
+  hub_->send(news());
+  if (pending_proposal_) hub_->send(failure_message(*pending_proposal_));
+  agreement_.follow(std::chrono::steady_clock::now());
+  {
+    const std::lock_guard lock(mutex_);
+    for (survey& each : surveys_) each.sent = false;
   }
-  look_for_members_at_ = std::chrono::steady_clock::now() + time_to_come;
-  if (pending_proposal_) rule(*pending_proposal_);
+  wake_.set();  // for a goodbye that waits for this
+}
+
+inline void tcp_control::depose(int peer) {
+  if (deposed_[places(peer)]) return;
+  deposed_[places(peer)] = true;
+  agreement_.deposed(peer);
+  if (hub_rank_ == rank_) tell_members(encode({kind::deposed, peer}));
+}
+
+/// What a hub and its member may not know of each other when they meet.
+inline std::string tcp_control::news() {
+  std::string all;
+  {
+    const std::lock_guard lock(mutex_);
+    if (ruled_) all += failure_message(*ruling_);
+  }
+  if (hub_rank_ == rank_) all += encode({kind::leads, rank_});
+  for (int r = 0; r < size_; ++r) {
+    const presence now = at(r).load(std::memory_order_acquire);
+    if (now == presence::lost) all += encode({kind::lost, r, 0, "others had lost it before"});
+    if (now == presence::left) all += encode({kind::left, r});
+    if (deposed_[places(r)]) all += encode({kind::deposed, r});
+  }
+  return all;
 }
 
 inline void tcp_control::call(int peer) {
@@ -572,14 +738,18 @@ inline void tcp_control::call(int peer) {
                                      deadline_after(longest_silence), milliseconds(0))});
 }
 
-/// A new hub knows of nobody who died before coming to it. So it looks who of those it misses still listens:
-/// a rank that refuses has ended without a goodbye. (Who answers will say that it expects no call, and come.)
+/// A new hub calls those it misses. A rank that refuses has ended without a goodbye. One that answers hears
+/// who its hub is, or tells this rank that it is none any more.
 inline void tcp_control::look_for_members() {
   if (std::chrono::steady_clock::now() < look_for_members_at_) return;
   look_for_members_at_ = deadline::max();
   if (said_goodbye_) return;  // the next hub's business
-  for (int r = rank_ + 1; r < size_; ++r) {
-    if (is_here(r) && !members_.contains(r)) call(r);
+  for (int r = 0; r < size_; ++r) {
+    const auto is_called = [r](const connection_attempt& each) {
+      return each.peer == r && each.what == purpose::control;
+    };
+    if (r == rank_ || !is_here(r) || members_.contains(r)) continue;
+    if (std::none_of(attempts_.begin(), attempts_.end(), is_called)) call(r);
   }
 }
 
@@ -592,52 +762,67 @@ inline void tcp_control::serve_connectors() {
     }
     connection_attempt done = std::move(*each);
     each = attempts_.erase(each);
-    if (state == tcp_connector::state::connected) {
-      if (done.what == purpose::data) {
-        has_data_connection_[places(done.peer)] = true;
-        events_->connected(done.peer, done.connector.take());
-      } else {
-        hub_.emplace(done.connector.take());
-        if (pending_proposal_) hub_->send(failure_message(*pending_proposal_));
-        wake_.set();  // for a goodbye that waits for this
-      }
-    } else if (state == tcp_connector::state::failed && done.what == purpose::data) {
-      if (!is_here(done.peer)) continue;
-      if (done.connector.refused()) {
-        lost(done.peer, done.connector.error_text());
-      } else {
-        propose({failure_kind::revoked, rank_,
-                 "rank " + std::to_string(rank_) + " could not connect to rank " + std::to_string(done.peer) +
-                     ": " + done.connector.error_text()});
-      }
-    } else if (hub_rank_ == rank_) {
-      if (said_goodbye_) continue;
-      if (done.connector.refused() && is_here(done.peer) && !members_.contains(done.peer)) {
-        lost(done.peer, "nobody listens at its address any more");
-      } else if (look_for_members_at_ == deadline::max()) {
-        look_for_members_at_ = std::chrono::steady_clock::now() + time_to_come;
-      }
-    } else if (state == tcp_connector::state::failed) {
-      unreachable_[places(done.peer)] = true;
-      hub_rank_ = -1;
-      choose_hub();
+    if (done.what == purpose::data) {
+      finish_data_attempt(state, done);
+    } else if (state == tcp_connector::state::connected) {
+      finish_call(done);
+    } else {
+      could_not_call(done);
     }
+  }
+}
+
+inline void tcp_control::finish_data_attempt(tcp_connector::state state, connection_attempt& done) {
+  if (state == tcp_connector::state::connected) {
+    has_data_connection_[places(done.peer)] = true;
+    return events_->connected(done.peer, done.connector.take());
+  }
+  if (state == tcp_connector::state::duplicate || !is_here(done.peer)) return;
+  if (done.connector.refused()) return lost(done.peer, done.connector.error_text());
+  propose({failure_kind::revoked, rank_,
+           "rank " + std::to_string(rank_) + " could not connect to rank " + std::to_string(done.peer) +
+               ": " + done.connector.error_text()});
+}
+
+inline void tcp_control::finish_call(connection_attempt& done) {
+  control_channel channel(done.connector.take());
+  if (done.peer == hub_rank_) return follow(std::move(channel));
+  channel.send(news());
+  add_member(done.peer, std::move(channel));
+}
+
+inline void tcp_control::could_not_call(const connection_attempt& done) {
+  const int peer = done.peer;
+  if (hub_rank_ == rank_) {
+    if (said_goodbye_ || !is_here(peer) || members_.contains(peer)) return;
+    if (done.connector.refused()) return lost(peer, "nobody listens at its address any more");
+    look_for_members_at_ = std::chrono::steady_clock::now() + time_to_come;
+  } else if (!done.connector.refused()) {
+    depose(peer);
+  } else {  // it may have ended with a goodbye, of which others know
+    unreachable_[places(peer)] = true;
+    hub_rank_ = -1;
+    suspect(peer, false);
   }
 }
 
 inline void tcp_control::serve_suspects() {
   const auto now = std::chrono::steady_clock::now();
-  std::vector<int> due;
+  std::vector<suspicion_of_death> due;
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(suspects_, [&](const auto& suspect) {
-      if (now < suspect.second) return false;
-      due.push_back(suspect.first);
+    std::erase_if(suspects_, [&](const suspicion_of_death& each) {
+      if (now < each.due) return false;
+      due.push_back(each);
       return true;
     });
   }
-  for (const int peer : due) {
-    if (is_here(peer)) lost(peer, "its connection closed without a goodbye");
+  for (const suspicion_of_death& each : due) {
+    if (!is_here(each.peer)) continue;
+    if (each.is_missed)
+      lost(each.peer, "its connection closed without a goodbye");
+    else
+      note_lost(each.peer, "nobody listens at its address any more");
   }
   if (now >= rule_alone_at_ && pending_proposal_) rule(*pending_proposal_);
 }
@@ -645,13 +830,16 @@ inline void tcp_control::serve_suspects() {
 // What others say.
 
 inline admission tcp_control::judge(const introduction& who) {
-  if (who.group != group_ || who.to != rank_ || who.from < 0 || who.from >= size_ || who.from == rank_ ||
-      !is_here(who.from)) {
+  if (who.group != group_ || who.to != rank_ || who.from < 0 || who.from >= size_ || who.from == rank_) {
     return admission::not_expected;
   }
+  const presence now = at(who.from).load(std::memory_order_acquire);
+  const bool is_to_be_told = now == presence::lost && who.what == purpose::control;
+  if (now != presence::here && !is_to_be_told) return admission::not_expected;
   if (who.what == purpose::control) {
-    // A higher rank may hear of the old hub's goodbye, and come, before this one does.
-    if (rank_ > who.from) return admission::not_expected;
+    // Who has this rank for its hub may know it before this one does; and who is a new hub before those do
+    // whom it calls. If both call each other, the member's call counts.
+    if (who.from == hub_rank_) return admission::not_expected;
     members_.erase(who.from);  // who comes again has given up the connection before
     return admission::welcome;
   }
@@ -673,19 +861,20 @@ inline void tcp_control::welcome(descriptor socket, const introduction& who) {
     events_->connected(who.from, std::move(socket));
     return;
   }
-  control_channel& channel = members_.emplace(who.from, control_channel(std::move(socket))).first->second;
+  control_channel channel(std::move(socket));
+  channel.send(news());
   if (said_goodbye_) channel.send(goodbye_message());
+  if (is_here(who.from)) add_member(who.from, std::move(channel));  // or it has been told that it is not
 }
 
-inline void tcp_control::take_from_member(int member, const message& m) {
+inline bool tcp_control::take_from_member(int member, const message& m) {
   switch (m.kind) {
     case kind::endpoint:
-      return take_endpoint(member, m.body);
-    case kind::left:
-      leaves(member, m.body);
-      return tell_members(encode({kind::left, member, 0, m.body}), member);
+      take_endpoint(member, m.body);
+      return true;
     case kind::failed:
-      return rule(failure_of(m));
+      rule(failure_of(m));
+      return true;
     case kind::ask:
       for (auto& [other, channel] : members_) {
         if (other != member) channel.send(encode({kind::ask, member, m.number}));
@@ -693,44 +882,85 @@ inline void tcp_control::take_from_member(int member, const message& m) {
       if (const auto asker = members_.find(member); asker != members_.end()) {
         asker->second.send(state_message(member, m.number));
       }
-      return;
+      return true;
     case kind::state: {
       control_wire::standing standing;
-      if (m.body.size() != sizeof(standing)) return;
+      if (m.body.size() != sizeof(standing)) return false;
       std::memcpy(&standing, m.body.data(), sizeof(standing));
       if (standing.asker == rank_) return take_standing(m);
       if (const auto asker = members_.find(standing.asker); asker != members_.end())
         asker->second.send(encode(m));
-      return;
+      return true;
     }
-    case kind::stalled: {
-      const auto now = std::chrono::steady_clock::now();
-      if (now < next_stall_survey_ || has_ruled()) return;
-      next_stall_survey_ = now + survey_time;
-      return begin_survey(std::nullopt, 0);
-    }
+    case kind::stalled:
+      take_stalled();
+      return true;
+    case kind::leads:
+      leads_[places(member)] = true;
+      return true;
     case kind::endpoints:
-      return;
+      return false;
+    default:
+      return take_from_anyone(member, m);
   }
 }
 
-inline void tcp_control::take_from_hub(const message& m) {
+inline bool tcp_control::take_from_hub(const message& m) {
   switch (m.kind) {
     case kind::endpoints:
-      return take_endpoints(m.body);
-    case kind::left:
-      if (m.rank >= 0 && m.rank < size_) leaves(m.rank, m.body);
-      return;
+      take_endpoints(m.body);
+      return true;
     case kind::failed:
-      return rule(failure_of(m));
+      rule(failure_of(m));
+      return true;
     case kind::ask:
-      return hub_->send(state_message(m.rank, m.number));
+      hub_->send(state_message(m.rank, m.number));
+      return true;
     case kind::state:
       return take_standing(m);
+    case kind::leads:
+      return true;
     case kind::endpoint:
     case kind::stalled:
-      return;
+      return false;
+    default:
+      return take_from_anyone(hub_rank_, m);
   }
+}
+
+/// What both a hub and a member may say.
+inline bool tcp_control::take_from_anyone(int from, const message& m) {
+  if (m.rank < 0 || m.rank >= size_) return false;
+  switch (m.kind) {
+    case kind::left:
+      if (m.rank == rank_)
+        goodbye_is_heard_ = said_goodbye_;
+      else
+        leaves(m.rank, m.body);
+      return true;
+    case kind::lost:
+      if (m.rank == rank_) {
+        is_outcast_ = true;
+        agreement_.cast_out();
+      } else if (hub_rank_ == rank_) {
+        lost(m.rank, m.body);
+      } else {
+        note_lost(m.rank, m.body);
+      }
+      return true;
+    case kind::deposed:
+      depose(m.rank);
+      return true;
+    default:
+      return agreement_.take(from, m, std::chrono::steady_clock::now());
+  }
+}
+
+inline void tcp_control::take_stalled() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_stall_survey_ || has_ruled()) return;
+  next_stall_survey_ = now + survey_time;
+  begin_survey(std::nullopt, 0);
 }
 
 inline void tcp_control::take_endpoint(int member, const std::string& text) {
@@ -778,7 +1008,7 @@ inline void tcp_control::take_endpoints(const std::string& lines) {
 inline void tcp_control::leaves(int peer, const std::string& last_words) {
   {
     const std::lock_guard lock(mutex_);
-    at(peer).store(presence::left, std::memory_order_release);
+    if (at(peer).exchange(presence::left, std::memory_order_acq_rel) == presence::left) return;
     if (fingerprint last; last_words.size() == sizeof(last)) {
       std::memcpy(&last, last_words.data(), sizeof(last));
       last_words_[peer] = last;
@@ -788,6 +1018,8 @@ inline void tcp_control::leaves(int peer, const std::string& last_words) {
     }
     changed_.notify_all();
   }
+  agreement_.gone(peer);
+  if (hub_rank_ == rank_) tell_members(encode({kind::left, peer, 0, last_words}));
   events_->presence_changed();
 }
 
@@ -818,24 +1050,43 @@ inline void tcp_control::rule(const failure& cause) {
   }
   if (ruling.kind == failure_kind::peer_lost && ruling.rank >= 0 && ruling.rank < size_ &&
       ruling.rank != rank_) {
-    auto expected = presence::here;
-    at(ruling.rank).compare_exchange_strong(expected, presence::lost);
+    note_lost(ruling.rank, "");
   }
   tell_members(failure_message(ruling));
   events_->failed(ruling);
 }
 
+// Agreement.
+
+inline void tcp_control::serve_agreement() {
+  agreement_.advance(std::chrono::steady_clock::now());
+  if (agreement_.has_lost_patience() && hub_rank_ != -1) depose(hub_rank_);
+  for (const tcp_agreement::letter& each : agreement_.take_letters()) {
+    if (each.to == hub_rank_) {
+      if (hub_) hub_->send(encode(each.what));
+    } else if (const auto member = members_.find(each.to); member != members_.end()) {
+      member->second.send(encode(each.what));
+    }
+  }
+  if (auto decided = agreement_.take_verdict()) {
+    const std::lock_guard lock(mutex_);
+    verdict_ = std::move(decided);
+    changed_.notify_all();
+  }
+}
+
 // Surveys.
 
-inline void tcp_control::take_standing(const message& m) {
+inline bool tcp_control::take_standing(const message& m) {
   control_wire::standing standing;
-  if (m.body.size() != sizeof(standing) || m.rank < 0 || m.rank >= size_) return;
+  if (m.body.size() != sizeof(standing) || m.rank < 0 || m.rank >= size_) return false;
   std::memcpy(&standing, m.body.data(), sizeof(standing));
   const std::lock_guard lock(mutex_);
   for (survey& each : surveys_) {
     if (each.id == m.number)
       each.table[places(m.rank)] = {presence::here, standing.inside != 0, standing.last};
   }
+  return true;
 }
 
 inline void tcp_control::serve_surveys() {
@@ -852,7 +1103,8 @@ inline void tcp_control::serve_surveys() {
     for (auto each = surveys_.begin(); each != surveys_.end();) {
       const auto here = each++;
       if (now < here->begin) continue;
-      if (!std::exchange(here->sent, true)) to_ask.push_back(here->id);
+      const bool can_ask = hub_ || hub_rank_ == rank_;
+      if (can_ask && !std::exchange(here->sent, true)) to_ask.push_back(here->id);
       here->table[places(rank_)] = own;
       here->complete = true;
       for (int r = 0; r < size_; ++r) {

@@ -21,10 +21,17 @@ enum class kind : std::uint8_t {
   endpoint = 1,  ///< to the hub: where `rank` listens (body)
   endpoints,     ///< to all: where everyone listens (body: a line each)
   left,          ///< `rank` has left in good order. Body: the fingerprint of its last collective, if any
+  lost,          ///< `rank` has ended without a goodbye, body: how. To itself: the others go on without it
+  leads,         ///< `rank`, who says so, is the hub
+  deposed,       ///< `rank` is no hub any more, as it did not answer
   failed,        ///< to the hub: a proposal; to all: its ruling. `number`: the failure_kind, body: the text
   ask,           ///< `rank` wants to know where everyone stands, for its survey `number`
   state,         ///< where `rank` stands (body: standing), for the survey `number` of standing.asker
-  stalled        ///< to the hub: `rank` has been waiting for long
+  stalled,       ///< to the hub: `rank` has been waiting for long
+  vote,          ///< to the hub: `rank` votes on agreement `number` (body: agreement_wire)
+  proposal,      ///< what `rank` proposed as the hub for agreement `number` (body: the verdict)
+  stored,        ///< to the hub: `rank` has stored its proposal for agreement `number`
+  decided        ///< the verdict of agreement `number` (body)
 };
 
 inline constexpr std::uint32_t magic = 0x4C525443;  // "CTRL"
@@ -71,7 +78,7 @@ inline parsed parse(std::string& bytes, message& result) {
   header head;
   if (bytes.size() < sizeof(head)) return parsed::incomplete;
   std::memcpy(&head, bytes.data(), sizeof(head));
-  if (head.magic != magic || head.kind < kind::endpoint || head.kind > kind::stalled ||
+  if (head.magic != magic || head.kind < kind::endpoint || head.kind > kind::decided ||
       head.bytes > longest_body) {
     return parsed::nonsense;
   }
@@ -92,7 +99,7 @@ class control_channel {
 
   /// Queues the message and sends what the socket takes.
   void send(const std::string& encoded) {
-    out_ += encoded;
+    if (out_.size() < most_queued) out_ += encoded;
     flush();
   }
 
@@ -111,10 +118,11 @@ class control_channel {
     out_.erase(0, sent);
   }
 
-  /// Calls `take(message)` for each that has come. False: the connection has ended, or carries nonsense.
+  /// Calls `take(message)` for each that has come; false is its answer to nonsense. False: the connection has
+  /// ended, carries nonsense, or its other end has not read for very long.
   template <class Take>
   bool receive(const Take& take) {
-    bool open = true;
+    bool open = out_.size() < most_queued;
     for (;;) {
       char buffer[16384];
       const ssize_t got = ::recv(socket_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
@@ -133,19 +141,21 @@ class control_channel {
         case control_wire::parsed::incomplete:
           return open;
         case control_wire::parsed::message:
-          take(message);
+          if (!take(message)) return false;
       }
     }
   }
 
   /// Whether there was something to do when last polled.
-  bool is_ready() const noexcept { return ready_; }
-  void note(const pollfd& polled) noexcept { ready_ = polled.revents != 0; }
+  bool is_ready() const noexcept { return ready_ || out_.size() >= most_queued; }
+  void note(bool is_ready) noexcept { ready_ = is_ready; }
   pollfd entry() const noexcept {
     return {socket_.get(), static_cast<short>(out_.empty() ? POLLIN : POLLIN | POLLOUT), 0};
   }
 
  private:
+  static constexpr std::size_t most_queued = std::size_t{8} << 20;
+
   descriptor socket_;
   bool ready_ = true;
   std::string in_, out_;

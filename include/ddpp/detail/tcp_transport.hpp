@@ -3,6 +3,7 @@
 // control plane beside it.
 #pragma once
 
+#include <ddpp/agreement.hpp>
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/fork_guard.hpp>
@@ -10,6 +11,7 @@
 #include <ddpp/detail/message_engine.hpp>
 #include <ddpp/detail/tcp_control.hpp>
 #include <ddpp/detail/tcp_link.hpp>
+#include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
 
@@ -51,6 +53,10 @@ class tcp_transport {
   /// Asks all ranks over the control plane.
   std::vector<rank_state> survey(deadline until) { return core_->survey(until); }
 
+  verdict agree(std::uint64_t number, const ballot& mine, deadline until) {
+    return core_->agree(number, mine, until);
+  }
+
   void progress_in_background() { core_->engine.progress_in_background(); }
 
  protected:
@@ -91,6 +97,16 @@ class tcp_transport {
     std::vector<rank_state> survey(deadline until) {
       if (engine.size() == 1) return {engine.state()};
       return control.ask_everyone(until);
+    }
+
+    verdict agree(std::uint64_t number, const ballot& mine, deadline until) {
+      if (engine.in_child()) {
+        throw usage_error("this transport was made before fork(): only the parent can use it");
+      }
+      if (engine.size() == 1) {
+        return {{attendance::voted}, mine.yes, mine.decision, true, mine.note.substr(0, longest_note)};
+      }
+      return control.agree(number, mine, until);
     }
 
     void connected(int peer, descriptor socket) override { link.connected(peer, std::move(socket)); }
