@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: BSL-1.0
 #include <ddpp/adapters/eigen.hpp>
+#include <ddpp/all_reduce.hpp>
 #include <ddpp/backends/threads.hpp>
 #include <ddpp/broadcast.hpp>
 #include <ddpp/distributed_data_parallel.hpp>
 #include <ddpp/launch.hpp>
 
 #include <Eigen/Core>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <doctest/doctest.h>
+#include <random>
 #include <vector>
 
 #include "../support/ranks.hpp"
@@ -51,7 +56,89 @@ static_assert(!ddpp::buffer<decltype(lvalue<MatrixXf>() + lvalue<MatrixXf>())>);
 static_assert(ddpp::detail::outlives_the_call<Eigen::Map<MatrixXd>>);
 static_assert(!ddpp::detail::outlives_the_call<MatrixXd>);
 
+// 16-bit floats of either library are the same elements.
+static_assert(sizeof(Eigen::half) == 2 && sizeof(Eigen::bfloat16) == 2);
+static_assert(ddpp::dtype_of<Eigen::half> == ddpp::dtype_of<ddpp::half>);
+static_assert(ddpp::dtype_of<Eigen::bfloat16> == ddpp::dtype_of<ddpp::bfloat16>);
+static_assert(ddpp::mutable_buffer<Eigen::Matrix<Eigen::half, Dynamic, Dynamic>&>);
+static_assert(ddpp::reduction_op<ddpp::sum_t, Eigen::half> &&
+              ddpp::reduction_op<ddpp::avg_t, Eigen::bfloat16>);
+static_assert(ddpp::reduction_op<ddpp::min_t, Eigen::half> &&
+              ddpp::reduction_op<ddpp::premul_sum_t<float>, Eigen::half>);
+
+template <class Ours, class Theirs>
+void check_same_numbers() {
+  for (std::uint32_t bits = 0; bits <= 0xffff; ++bits) {
+    const auto ours = std::bit_cast<Ours>(static_cast<std::uint16_t>(bits));
+    const auto theirs = std::bit_cast<Theirs>(static_cast<std::uint16_t>(bits));
+    const float a = static_cast<float>(ours), b = static_cast<float>(theirs);
+    const bool same =
+        std::isnan(a) ? std::isnan(b) : std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
+    REQUIRE_MESSAGE(same, bits);
+  }
+  std::mt19937 random(1);
+  for (int i = 0; i < 200'000; ++i) {  // all exponents, ties among them
+    auto bits = static_cast<std::uint32_t>(random());
+    if (i % 3 == 0) bits = (bits & 0xffff'0000u) | 0x8000u;
+    if (i % 3 == 1) bits = (bits & 0xffff'e000u) | 0x1000u;
+    const float value = std::bit_cast<float>(bits);
+    if (std::isnan(value)) continue;
+    REQUIRE_MESSAGE(Ours(value).bits == std::bit_cast<std::uint16_t>(Theirs(value)), bits);
+  }
+}
+
+/// Rank 0 brings ddpp's type, rank 1 Eigen's, rank 2 a matrix of those.
+template <class Ours, class Theirs, class F>
+void on_ranks_of_each_type(F f) {
+  ddpp::launch<ddpp::threads>(3, [&](auto& comm) {
+    const auto value = [&](std::size_t i) {
+      return static_cast<float>((i * 7 + 1) % 13) * 0.25f - float(comm.rank());
+    };
+    constexpr std::size_t count = 60;
+    if (comm.rank() == 0) {
+      std::vector<Ours> x(count);
+      for (std::size_t i = 0; i < count; ++i) x[i] = Ours(value(i));
+      f(comm, x);
+    } else if (comm.rank() == 1) {
+      std::vector<Theirs> x(count);
+      for (std::size_t i = 0; i < count; ++i) x[i] = Theirs(value(i));
+      f(comm, x);
+    } else {
+      Eigen::Matrix<Theirs, Dynamic, Dynamic> x(6, 10);
+      for (std::size_t i = 0; i < count; ++i) x.data()[i] = Theirs(value(i));
+      f(comm, x);
+    }
+  });
+}
+
+template <class Ours, class Theirs>
+void check_mixed_ranks() {
+  on_ranks_of_each_type<Ours, Theirs>([](auto& comm, auto& x) {
+    const auto element = [&](std::size_t i) { return static_cast<float>(x.data()[i]); };
+    const auto base = [](std::size_t i) { return static_cast<float>((i * 7 + 1) % 13) * 0.25f; };
+    const auto check = [&](auto op, auto expected) {
+      auto y = x;
+      ddpp::all_reduce(comm, y, op);
+      for (std::size_t i = 0; i < 60; ++i) EXPECT(static_cast<float>(y.data()[i]) == expected(i));
+    };
+    check(ddpp::sum, [&](std::size_t i) { return 3 * base(i) - 3; });
+    check(ddpp::avg, [&](std::size_t i) { return static_cast<float>(Ours((3 * base(i) - 3) / 3)); });
+    check(ddpp::min, [&](std::size_t i) { return base(i) - 2; });
+    check(ddpp::max, [&](std::size_t i) { return base(i); });
+    check(ddpp::premul_sum(0.5f), [&](std::size_t i) { return (3 * base(i) - 3) / 2; });
+    ddpp::broadcast(comm, x, 2);
+    for (std::size_t i = 0; i < 60; ++i) EXPECT(element(i) == base(i) - 2);
+  });
+}
+
 }  // namespace
+
+TEST_CASE("Eigen's 16-bit floats have the bits of ddpp's, and ranks may mix them") {
+  check_same_numbers<ddpp::half, Eigen::half>();
+  check_same_numbers<ddpp::bfloat16, Eigen::bfloat16>();
+  check_mixed_ranks<ddpp::half, Eigen::half>();
+  check_mixed_ranks<ddpp::bfloat16, Eigen::bfloat16>();
+}
 
 TEST_CASE("elements are those in memory, in the order of storage") {
   MatrixXf m(2, 3);

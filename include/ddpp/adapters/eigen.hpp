@@ -2,10 +2,11 @@
 // Eigen's matrices, arrays and vectors as buffers: plain objects, and maps and references whose elements are
 // contiguous. Strided ones (a block, a row of a column-major matrix, a map with strides) are refused: at
 // compile time where the type says so, by `usage_error` where only its values do. Elements are in the order
-// of storage.
+// of storage. Eigen's half and bfloat16 have the same bits as ddpp's, and ranks may mix them.
 #pragma once
 
 #include <ddpp/buffer.hpp>
+#include <ddpp/dtype.hpp>
 #include <ddpp/error.hpp>
 
 #include <Eigen/Core>
@@ -47,6 +48,15 @@ void require_contiguous(const X& view) {
 }
 
 }  // namespace detail
+
+template <>
+struct dtype_trait<Eigen::half> {
+  static constexpr dtype value = dtype::float16;
+};
+template <>
+struct dtype_trait<Eigen::bfloat16> {
+  static constexpr dtype value = dtype::bfloat16;
+};
 
 template <detail::eigen_plain X>
 struct buffer_traits<X> {
