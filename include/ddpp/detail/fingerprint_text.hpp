@@ -88,19 +88,26 @@ inline bool same_collective(const fingerprint& a, const fingerprint& b) {
 }  // namespace detail
 
 [[gnu::cold]] inline failure describe_mismatch(const std::vector<rank_state>& ranks) {
-  // The odd ones differ from what most ranks say; of equal camps the one with the lowest rank counts as
-  // right.
+  // Of those in the same collective, the odd ones differ from what most say; of equal camps the one with the
+  // lowest rank counts as right. Who is in another one says nothing about this.
+  const auto differs = [&](const fingerprint& a, const fingerprint& b) {
+    return detail::same_collective(a, b) && a != b;
+  };
+  const auto is_contested = [&](const rank_state& one) {
+    return one.last.op != collective::none &&
+           std::any_of(ranks.begin(), ranks.end(),
+                       [&](const rank_state& other) { return differs(one.last, other.last); });
+  };
   std::size_t best = ranks.size(), most = 0;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (ranks[r].last.op == collective::none) continue;
+    if (!is_contested(ranks[r])) continue;
     const auto votes = static_cast<std::size_t>(std::count_if(
         ranks.begin(), ranks.end(), [&](const rank_state& other) { return other.last == ranks[r].last; }));
     if (votes > most) best = r, most = votes;
   }
   std::vector<int> odd;
   for (std::size_t r = 0; best < ranks.size() && r < ranks.size(); ++r) {
-    if (ranks[r].last.op != collective::none && ranks[r].last != ranks[best].last)
-      odd.push_back(static_cast<int>(r));
+    if (differs(ranks[r].last, ranks[best].last)) odd.push_back(static_cast<int>(r));
   }
   std::string text = detail::text(detail::list_of_ranks(odd), " called something else than the others:");
   if (odd.empty()) text = "ranks called different collectives:";
