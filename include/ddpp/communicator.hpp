@@ -170,6 +170,7 @@ communicator<T, A> communicator<T, A>::new_group(const std::string& key, const s
   boot.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
   boot.size = static_cast<int>(members.size());
   boot.deadline = group_->deadline_from_now();
+  if (!boot.flight_recorder.empty()) boot.flight_recorder += "." + key;
   if (boot.size > 1) boot.store = std::make_shared<prefix_store>(detail::text(key, "/"), boot.store);
   const auto watch = std::make_shared<detail::member_watch<T>>(*group_, members, operation);
   boot.check_peers = [watch, look] {

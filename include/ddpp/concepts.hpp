@@ -41,6 +41,8 @@ struct bootstrap {
   std::string host = {};         ///< the local address that reached the rendezvous; empty if size is 1
   ddpp::deadline deadline = {};  ///< for coming together, connections made later included in `timeout`
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  /// Where the group's flight recorder writes: the beginning of the files' names. Empty: there is none.
+  std::string flight_recorder = {};
   /// For constructors to call now and then while they wait for others: throws once it is known that those
   /// will not come.
   std::function<void()> check_peers = [] {};

@@ -27,6 +27,11 @@ struct init_options {
   /// Tells groups apart that the ranks make in different order, or at the same time. Those without a name are
   /// told apart by their order.
   std::string group_name = {};
+  /// Keep a record of the latest operations and write it to "<this>.<group>.rank<n>.json" when the group
+  /// fails, and whenever the process gets SIGUSR2 (unless the program handles that itself). `ddpp-explain`
+  /// reads the files of all ranks. Empty: DDPP_FLIGHT_RECORDER, if that is set. Costs a lock and two looks at
+  /// the clock per operation.
+  std::string flight_recorder = {};
 };
 
 namespace detail {

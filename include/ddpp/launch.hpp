@@ -7,6 +7,7 @@
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/exception_text.hpp>
+#include <ddpp/detail/flight_recorder.hpp>
 #include <ddpp/detail/launch_meeting.hpp>
 #include <ddpp/detail/rank_environment.hpp>
 #include <ddpp/detail/rank_processes.hpp>
@@ -50,6 +51,7 @@ namespace detail {
   boot.size = n;
   boot.deadline = deadline_after(options.init_timeout.value_or(options.timeout));
   boot.timeout = options.timeout;
+  boot.flight_recorder = flight_recorder_of(options);
   if (n == 1) return boot;
   boot.store = meeting;
   boot.secret = shared_secret;

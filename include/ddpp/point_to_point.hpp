@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ddpp/detail/collective.hpp>
+#include <ddpp/detail/flight_recorder.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/work.hpp>
 
@@ -26,27 +27,18 @@ int transport_tag(const C& comm, int tag) {
   return comm.inside_script() ? collective_tag - 1 - tag : tag;
 }
 
-struct message_description {
-  const char* operation;
-  const char* direction;
-  int peer, tag;
-  std::uint64_t sequence;
-
-  std::string text() const {
-    return detail::text(operation, " #", sequence, direction, peer, " (tag ", tag, ")");
-  }
-};
-
 /// A send or receive on its way, as the completion of a `work`.
 template <class T, class Request>
 class message final : public completion {
  public:
   message(std::shared_ptr<group<T>> owner, const message_description& description, Request request)
-      : owner_(std::move(owner)), description_(description), request_(std::move(request)) {}
+      : owner_(std::move(owner)), description_(description), request_(std::move(request)) {
+    owner_->note(description_, recorded_state::running);
+  }
 
   bool done() override {
     if (!over_ && owner_->in_child()) return false;
-    if (!over_ && test()) over_ = true;
+    if (!over_ && test()) end();
     return over_;
   }
   bool wait_until(deadline until) override {
@@ -60,7 +52,8 @@ class message final : public completion {
     } catch (...) {
       keep_error();
     }
-    return over_ = true;
+    end();
+    return true;
   }
   void wait() override {
     if (!wait_until(owner_->deadline_from_now())) {
@@ -81,6 +74,10 @@ class message final : public completion {
   }
 
  private:
+  void end() {
+    over_ = true;
+    owner_->note(description_, error_ ? recorded_state::failed : recorded_state::done);
+  }
   template <class F>
   void run(F&& f) {
     owner_->run_point_to_point([&] { return description_.text(); }, description_.operation,
@@ -126,8 +123,10 @@ void run_message(C& comm, const message_description& description, Post&& post) {
   if (comm.inside_script()) {
     post().wait(comm.deadline());  // the collective around it has the say over failures
   } else {
+    group.note(description, recorded_state::running);
     group.run_point_to_point([&] { return description.text(); }, description.operation, description.sequence,
                              [&] { post().wait(comm.deadline()); });
+    group.note(description, recorded_state::done);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/exception_text.hpp>
+#include <ddpp/detail/flight_recorder.hpp>
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/detail/text.hpp>
@@ -64,6 +65,9 @@ class group {
   group(const bootstrap& boot, const typename T::options& options)
       : boot_(boot), options_(options), timeout_(boot.timeout), transport_(boot, options) {
     boot_.check_peers = {};  // they have come
+    if (!boot_.flight_recorder.empty()) {
+      recorder_ = std::make_unique<flight_recorder>(boot_.flight_recorder, T::name.data(), rank(), size());
+    }
   }
   group(const group&) = delete;
   group& operator=(const group&) = delete;
@@ -123,12 +127,21 @@ class group {
       f();
     } catch (const group_failed& failed) {
       remember(failed.cause());
+      dump_record(failed.cause().text);
       throw_failure(failed.cause(), rank(), description(), operation, sequence);
     } catch (const deadline_passed&) {
-      throw timeout_error(
-          detail::text("rank ", rank(), ", ", description(), " did not finish within ", text_of(timeout_)));
+      const std::string text =
+          detail::text("rank ", rank(), ", ", description(), " did not finish within ", text_of(timeout_));
+      dump_record(text);
+      throw timeout_error(text);
     }
   }
+  /// For the flight recorder, if there is one.
+  template <class What>
+  void note(const What& what, recorded_state state) {
+    if (recorder_) recorder_->note(what, state);
+  }
+
   std::uint64_t next_point_to_point() noexcept {
     return point_to_point_.fetch_add(1, std::memory_order_relaxed) + 1;
   }
@@ -160,7 +173,10 @@ class group {
   void check_usable(Describe&& describe_operation, const char* operation) {
     refuse_in_child();
     if (has_swallowed_.load(std::memory_order_acquire)) rethrow_swallowed();
-    if (has_failed()) throw_failure(cause(), rank(), describe_operation(), operation, issued_.load());
+    if (has_failed()) {
+      dump_record(cause().text);
+      throw_failure(cause(), rank(), describe_operation(), operation, issued_.load());
+    }
   }
 
   bool has_failed() const noexcept {
@@ -302,6 +318,7 @@ class group {
       if (!progress_) progress_ = std::make_unique<joining_thread>([this] { make_progress(); });
       queue_.push_back(job);  // before a number is taken: it may throw
       job->print_.sequence = issued_.fetch_add(1) + 1;
+      note(job->print_, recorded_state::queued);
     }
     task_queued_.notify_one();
   }
@@ -341,8 +358,14 @@ class group {
       ~mark_executing() { executing = before; }
     } const marked(this);
     announce(print);
+    note(print, recorded_state::running);
     translate_failures(print, [&] { script(scope); });
     if constexpr (has_control_plane<T>) transport_.leave();
+    note(print, recorded_state::done);
+  }
+
+  void dump_record(const std::string& why) {
+    if (recorder_) recorder_->dump_failure(why);
   }
 
   /// A transport without a control plane does not say what failed it: the first cause met is kept here.
@@ -374,11 +397,15 @@ class group {
         fail({failure_kind::revoked, rank(),
               detail::text("rank ", rank(), " threw in ", describe(print), ": ", current_exception_text())});
       }
+      if (print.step == 0) note(print, recorded_state::failed);
+      dump_record(cause().text);
       throw;
     }
   }
 
-  [[noreturn]] void throw_failure(const failure& why, const fingerprint& print) const {
+  [[noreturn]] void throw_failure(const failure& why, const fingerprint& print) {
+    if (print.step == 0) note(print, recorded_state::failed);
+    dump_record(why.text);
     detail::throw_failure(why, rank(), describe(print), name_of(print.op), print.sequence);
   }
   [[noreturn]] static void throw_failure(const failure& why, int rank, const std::string& description,
@@ -435,6 +462,7 @@ class group {
   const typename T::options options_;
   const std::chrono::milliseconds timeout_;
   T transport_;
+  std::unique_ptr<flight_recorder> recorder_;
 
   std::mutex deciding_;  // guards the next two
   std::uint64_t decisions_ = 0;

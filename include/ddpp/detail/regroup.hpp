@@ -108,6 +108,7 @@ class regrouping {
     boot.rank = static_cast<int>(self - members_.begin());
     boot.size = static_cast<int>(members_.size());
     boot.deadline = from_.deadline_from_now();
+    if (!boot.flight_recorder.empty()) boot.flight_recorder += text(".regroup.", from_.decisions_made());
     return boot;
   }
 

@@ -5,6 +5,7 @@
 
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/deadline.hpp>
+#include <ddpp/detail/flight_recorder.hpp>
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/init_method.hpp>
 #include <ddpp/detail/join_group.hpp>
@@ -316,6 +317,7 @@ struct gathering {
   boot.size = at.size;
   boot.deadline = until;
   boot.timeout = options.timeout;
+  boot.flight_recorder = flight_recorder_of(options);
   if (at.size == 1) return result;
 
   std::shared_ptr<store> meeting = at.known;
