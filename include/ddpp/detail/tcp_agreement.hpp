@@ -7,7 +7,7 @@
 //   member -> hub   vote
 //   hub -> all      proposal, once all who are here have voted, or the earliest voter's time is up
 //   member -> hub   stored
-//   hub -> all      decided, once all who voted have stored the proposal, or had time to
+//   hub -> all      decided, once all who are here have stored the proposal, or had time to
 //
 // Nobody returns a verdict before it is decided, and nothing is decided before it lies in every survivor's
 // hands (or at least in its socket, which is read before anything else is concluded). So whoever leads next
@@ -329,8 +329,7 @@ class tcp_agreement {
 
   bool all_have_stored() const {
     for (int r = 0; r < size(); ++r) {
-      const bool counts = proposal_->what.ranks[places(r)] == attendance::voted && !gone_[places(r)];
-      if (counts && r != rank_ && !stored_[places(r)]) return false;
+      if (r != rank_ && !gone_[places(r)] && !stored_[places(r)]) return false;
     }
     return true;
   }
