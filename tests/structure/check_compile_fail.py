@@ -22,8 +22,9 @@ passed = failed = skipped = 0
 folder = tempfile.TemporaryDirectory()
 precompiled = pathlib.Path(folder.name) / "ddpp" / "ddpp.hpp.gch"
 precompiled.parent.mkdir()
-subprocess.run([*compiler, f"-I{include}", "-x", "c++-header", "-", "-o", str(precompiled)], check=True, text=True,
-               input="#include <ddpp/ddpp.hpp>\n")
+including = pathlib.Path(folder.name) / "including.hpp"
+including.write_text("#include <ddpp/ddpp.hpp>\n")
+subprocess.run([*compiler, f"-I{include}", "-x", "c++-header", str(including), "-o", str(precompiled)], check=True)
 is_clang = "clang" in subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
 ready_made = ["-include-pch", str(precompiled)] if is_clang else [f"-I{folder.name}"]
 compiler += ["-fsyntax-only", *ready_made, f"-I{include}"]
