@@ -50,6 +50,8 @@ class tcp_connector {
   const std::string& error_text() const noexcept { return error_; }
   /// Whether the last attempts met hosts that answer, but nobody who listens.
   bool refused() const noexcept { return refused_since_.has_value(); }
+  /// Whether it failed because its time was up.
+  bool out_of_time() const noexcept { return out_of_time_; }
 
   void add_to(std::vector<pollfd>& entries) const {
     if (!socket_) return;
@@ -119,7 +121,8 @@ class tcp_connector {
     at_ = (at_ + 1) % addresses_.size();
     if (at_ != 0) return std::nullopt;
     error_ = host_and_port(host_, port_) + " cannot be reached; tried: " + std::exchange(tried_, {});
-    if (now >= until_ || (refused_since_ && now - *refused_since_ >= refusals_)) return state::failed;
+    out_of_time_ = now >= until_;
+    if (out_of_time_ || (refused_since_ && now - *refused_since_ >= refusals_)) return state::failed;
     next_attempt_ = std::min(until_, now + pause_.next());
     return std::nullopt;
   }
@@ -135,6 +138,7 @@ class tcp_connector {
   std::optional<client_handshake> handshake_;
   deadline attempt_until_ = {}, next_attempt_ = {};
   std::optional<std::chrono::steady_clock::time_point> refused_since_;
+  bool out_of_time_ = false;
   retry_pause pause_;
   std::string tried_, error_;
 };

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: BSL-1.0
-// What ranks say to each other besides data, and a connection that carries it without blocking.
+// What ranks say to each other besides data.
 #pragma once
 
-#include <ddpp/detail/socket.hpp>
+#include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
-#include <string_view>
-#include <type_traits>
 #include <utility>
 
 namespace ddpp::detail {
@@ -71,6 +70,43 @@ inline std::string encode(const message& m) {
   return bytes += m.body;
 }
 
+// Messages of some kinds, and what they say.
+
+inline message of_failure(const failure& cause) {
+  return {kind::failed, cause.rank, static_cast<std::uint64_t>(cause.kind), cause.text};
+}
+inline failure failure_of(const message& m) {
+  const bool known = m.number >= 1 && m.number <= static_cast<std::uint64_t>(failure_kind::revoked);
+  return {known ? static_cast<failure_kind>(m.number) : failure_kind::revoked, m.rank, m.body};
+}
+
+inline message of_goodbye(int rank, const fingerprint& last) {
+  std::string body;
+  if (last.sequence != 0) body.assign(reinterpret_cast<const char*>(&last), sizeof(last));
+  return {kind::left, rank, 0, std::move(body)};
+}
+/// Nothing: it was in no collective.
+inline std::optional<fingerprint> last_words_of(const message& m) {
+  fingerprint last;
+  if (m.body.size() != sizeof(last)) return std::nullopt;
+  std::memcpy(&last, m.body.data(), sizeof(last));
+  return last;
+}
+
+inline message of_state(int rank, const rank_state& is, int asker, std::uint64_t survey) {
+  standing what;
+  what.asker = asker;
+  what.inside = is.inside ? 1 : 0;
+  what.last = is.last;
+  return {kind::state, rank, survey, std::string(reinterpret_cast<const char*>(&what), sizeof(what))};
+}
+inline std::optional<standing> standing_of(const message& m) {
+  standing what;
+  if (m.body.size() != sizeof(what)) return std::nullopt;
+  std::memcpy(&what, m.body.data(), sizeof(what));
+  return what;
+}
+
 enum class parsed : std::uint8_t { message, incomplete, nonsense };
 
 /// Takes the first message off `bytes`.
@@ -89,76 +125,4 @@ inline parsed parse(std::string& bytes, message& result) {
 }
 
 }  // namespace control_wire
-
-/// A control connection in a poll loop.
-class control_channel {
- public:
-  explicit control_channel(descriptor socket) : socket_(std::move(socket)) {
-    expect_prompt_reader(socket_.get());
-  }
-
-  /// Queues the message and sends what the socket takes.
-  void send(const std::string& encoded) {
-    if (out_.size() < most_queued) out_ += encoded;
-    flush();
-  }
-
-  void flush() {
-    std::size_t sent = 0;
-    while (sent < out_.size()) {
-      const ssize_t now =
-          ::send(socket_.get(), out_.data() + sent, out_.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (now < 0 && errno == EINTR) continue;
-      if (now < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (now < 0)
-        sent = out_.size();  // the end shows when receiving
-      else
-        sent += static_cast<std::size_t>(now);
-    }
-    out_.erase(0, sent);
-  }
-
-  /// Calls `take(message)` for each that has come; false is its answer to nonsense. False: the connection has
-  /// ended, carries nonsense, or its other end has not read for very long.
-  template <class Take>
-  bool receive(const Take& take) {
-    bool open = out_.size() < most_queued;
-    for (;;) {
-      char buffer[16384];
-      const ssize_t got = ::recv(socket_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (got <= 0) open = false;
-      if (got <= 0) break;
-      in_.append(buffer, static_cast<std::size_t>(got));
-      if (in_.size() > 2 * control_wire::longest_body) break;
-    }
-    control_wire::message message;
-    for (;;) {
-      switch (parse(in_, message)) {
-        case control_wire::parsed::nonsense:
-          return false;
-        case control_wire::parsed::incomplete:
-          return open;
-        case control_wire::parsed::message:
-          if (!take(message)) return false;
-      }
-    }
-  }
-
-  /// Whether there was something to do when last polled.
-  bool is_ready() const noexcept { return ready_ || out_.size() >= most_queued; }
-  void note(bool is_ready) noexcept { ready_ = is_ready; }
-  pollfd entry() const noexcept {
-    return {socket_.get(), static_cast<short>(out_.empty() ? POLLIN : POLLIN | POLLOUT), 0};
-  }
-
- private:
-  static constexpr std::size_t most_queued = std::size_t{8} << 20;
-
-  descriptor socket_;
-  bool ready_ = true;
-  std::string in_, out_;
-};
-
 }  // namespace ddpp::detail
