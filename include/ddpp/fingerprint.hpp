@@ -35,27 +35,33 @@ enum class collective : std::uint8_t {
   step_given_up
 };
 
+namespace detail {
+
+// Not inside name_of, where the table would be copied at each call.
+inline constexpr const char* collective_names[] = {"no operation",
+                                                   "all_reduce",
+                                                   "reduce",
+                                                   "broadcast",
+                                                   "all_gather",
+                                                   "all_gather_v",
+                                                   "gather",
+                                                   "gather_v",
+                                                   "scatter",
+                                                   "scatter_v",
+                                                   "reduce_scatter",
+                                                   "reduce_scatter_v",
+                                                   "all_to_all",
+                                                   "all_to_all_v",
+                                                   "barrier",
+                                                   "split",
+                                                   "a hook's collective",
+                                                   "a collective of the user's",
+                                                   "giving up a training step"};
+
+}  // namespace detail
+
 constexpr const char* name_of(collective op) noexcept {
-  constexpr const char* names[] = {"no operation",
-                                   "all_reduce",
-                                   "reduce",
-                                   "broadcast",
-                                   "all_gather",
-                                   "all_gather_v",
-                                   "gather",
-                                   "gather_v",
-                                   "scatter",
-                                   "scatter_v",
-                                   "reduce_scatter",
-                                   "reduce_scatter_v",
-                                   "all_to_all",
-                                   "all_to_all_v",
-                                   "barrier",
-                                   "split",
-                                   "a hook's collective",
-                                   "a collective of the user's",
-                                   "giving up a training step"};
-  return names[static_cast<std::uint8_t>(op)];
+  return detail::collective_names[static_cast<std::uint8_t>(op)];
 }
 
 /// Trivially copyable without padding, so that backends can put it into headers and shared memory as it is.
@@ -80,7 +86,7 @@ std::string describe(const fingerprint& print);
 
 /// Where a rank stands, as far as the one who asks can know.
 struct rank_state {
-  enum class presence : std::uint8_t { unknown, here, left, lost };
+  enum class presence : std::uint8_t { unknown, here, left, lost, stopped };
   presence is = presence::unknown;
   bool inside = false;    ///< in the collective `last`, or between operations, having finished it
   fingerprint last = {};  ///< the latest collective that the rank has begun
