@@ -37,10 +37,11 @@ struct recursive_doubling {
     for (int distance = 1; distance < group.size(); distance *= 2) {
       const int partner = group.rank_of(group.number() ^ distance);
       const auto theirs = detail::operand_from(comm, partner);
-      detail::exchange_segments(comm, std::span<const T>(from), partner, from.size(), [&](detail::segment s) {
+      const auto combine = [&](detail::segment s) {
         detail::receive_and_combine(comm, into.subspan(s.offset, s.count),
                                     std::span<const T>(from.subspan(s.offset, s.count)), partner, theirs, op);
-      });
+      };
+      detail::exchange_segments(comm, std::as_bytes(from), sizeof(T), partner, from.size(), combine);
       std::swap(from, into);
     }
     detail::copy_elements(std::span<const T>(from), data);

@@ -25,12 +25,14 @@ namespace ddpp {
 namespace detail {
 
 /// n - 1 steps around the ring: in step s a rank sends block (first - s) and receives block (first - s - 1),
-/// which is the one it sends in the next step. `outgoing(step, offset, count)` are the elements to send;
-/// `incoming(step, offset, count)` receives from the previous rank and reduces or copies. A step's sends are
-/// over before the next begins.
-template <class Comm, class Outgoing, class Incoming>
-void ring_pass(Comm& comm, const partition& blocks, std::size_t element_size, int first, Outgoing&& outgoing,
-               Incoming&& incoming) {
+/// which is the one it sends in the next step. `outgoing(step, offset, count)` are the elements to send
+/// (offset and count are in elements); `incoming(step, offset, count)` receives from the previous rank and
+/// reduces or copies. A step's sends are over before the next begins.
+template <class Comm>
+void ring_pass(
+    Comm& comm, const partition& blocks, std::size_t element_size, int first,
+    function_ref<std::span<const std::byte>(int step, std::size_t offset, std::size_t count)> outgoing,
+    function_ref<void(int step, std::size_t offset, std::size_t count)> incoming) {
   using transport = std::remove_cvref_t<decltype(comm.transport())>;
   const int n = comm.size(), next = (comm.rank() + 1) % n;
   const std::size_t length = segment_length<transport>(element_size);
@@ -41,7 +43,7 @@ void ring_pass(Comm& comm, const partition& blocks, std::size_t element_size, in
         std::max(segments_in(blocks.size(sent), length), segments_in(blocks.size(received), length));
     for (std::size_t i = 0; i < rounds; ++i) {
       if (const segment s(i, length, blocks.size(sent)); s.count > 0) {
-        sends.send(std::as_bytes(outgoing(step, blocks.offset(sent) + s.offset, s.count)), next);
+        sends.send(outgoing(step, blocks.offset(sent) + s.offset, s.count), next);
       }
       if (const segment s(i, length, blocks.size(received)); s.count > 0) {
         incoming(step, blocks.offset(received) + s.offset, s.count);
@@ -69,14 +71,17 @@ struct ring {
   void all_reduce(Comm& comm, std::span<T> data, Op op) const {
     const int n = comm.size(), previous = (comm.rank() + n - 1) % n;
     const detail::partition blocks(data.size(), n);
-    const auto part = [&](int, std::size_t offset, std::size_t count) { return data.subspan(offset, count); };
-    detail::ring_pass(comm, blocks, sizeof(T), comm.rank(), part,
-                      [&](int step, std::size_t offset, std::size_t count) {
-                        const auto own = part(step, offset, count);
-                        detail::receive_and_combine(comm, own, std::span<const T>(own), previous,
-                                                    detail::ring_operand(comm), op);
-                      });
-    all_gather(comm, data, blocks, (comm.rank() + 1) % n);
+    detail::ring_pass(
+        comm, blocks, sizeof(T), comm.rank(),
+        [&](int, std::size_t offset, std::size_t count) {
+          return std::as_bytes(data.subspan(offset, count));
+        },
+        [&](int, std::size_t offset, std::size_t count) {
+          const auto own = data.subspan(offset, count);
+          detail::receive_and_combine(comm, own, std::span<const T>(own), previous,
+                                      detail::ring_operand(comm), op);
+        });
+    all_gather(comm, std::as_writable_bytes(data), blocks, (comm.rank() + 1) % n, sizeof(T));
   }
 
   /// `in` holds one block per rank, `out` receives this rank's. `out` may be its place in `in`.
@@ -96,8 +101,8 @@ struct ring {
     detail::ring_pass(
         comm, blocks, sizeof(T), (comm.rank() + n - 1) % n,
         [&](int step, std::size_t offset, std::size_t count) {
-          if (step == 0) return in.subspan(offset, count);
-          return std::span<const T>(made_in(step - 1, offset - block_start(step - 1), count));
+          return std::as_bytes(step == 0 ? in.subspan(offset, count)
+                                         : made_in(step - 1, offset - block_start(step - 1), count));
         },
         [&](int step, std::size_t offset, std::size_t count) {
           const std::size_t at = offset - block_start(step);
@@ -114,14 +119,20 @@ struct ring {
   }
 
   /// The same where this rank has block `first`, the one after it the next block, and so on around the ring.
-  template <class Comm, class T>
-  void all_gather(Comm& comm, std::span<T> data, const detail::partition& blocks, int first) const {
+  /// `blocks` counts elements, of `element_size` bytes each.
+  template <class Comm>
+  void all_gather(Comm& comm, std::span<std::byte> data, const detail::partition& blocks, int first,
+                  std::size_t element_size = 1) const {
     const int n = comm.size(), previous = (comm.rank() + n - 1) % n;
-    const auto part = [&](int, std::size_t offset, std::size_t count) { return data.subspan(offset, count); };
-    detail::ring_pass(comm, blocks, sizeof(T), first, part,
-                      [&](int step, std::size_t offset, std::size_t count) {
-                        detail::receive(comm, std::as_writable_bytes(part(step, offset, count)), previous);
-                      });
+    const auto part = [&](std::size_t offset, std::size_t count) {
+      return data.subspan(offset * element_size, count * element_size);
+    };
+    detail::ring_pass(
+        comm, blocks, element_size, first,
+        [&](int, std::size_t offset, std::size_t count) { return part(offset, count); },
+        [&](int, std::size_t offset, std::size_t count) {
+          detail::receive(comm, part(offset, count), previous);
+        });
   }
 
   template <class Comm>

@@ -7,6 +7,7 @@
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/combine.hpp>
 #include <ddpp/detail/copy.hpp>
+#include <ddpp/detail/function_ref.hpp>
 #include <ddpp/detail/partition.hpp>
 #include <ddpp/detail/scratch.hpp>
 
@@ -95,16 +96,17 @@ void receive_and_combine(Comm& comm, std::span<T> into, std::span<const T> own, 
 }
 
 /// Sends `out` and receives `incoming` elements, in segments that alternate: `take(segment)` receives one of
-/// them.
-template <class Comm, class T, class Take>
-void exchange_segments(Comm& comm, std::span<const T> out, int to, std::size_t incoming, Take&& take) {
+/// them. Offsets and counts of segments are in elements.
+template <class Comm>
+void exchange_segments(Comm& comm, std::span<const std::byte> out, std::size_t element_size, int to,
+                       std::size_t incoming, function_ref<void(segment)> take) {
   using transport = std::remove_cvref_t<decltype(comm.transport())>;
-  const std::size_t length = segment_length<transport>(sizeof(T));
-  const std::size_t outgoing = segments_in(out.size(), length), arriving = segments_in(incoming, length);
+  const std::size_t length = segment_length<transport>(element_size), count = out.size() / element_size;
+  const std::size_t rounds = std::max(segments_in(count, length), segments_in(incoming, length));
   send_window<Comm> sends(comm);
-  for (std::size_t i = 0; i < std::max(outgoing, arriving); ++i) {
-    if (const segment s(i, length, out.size()); s.count > 0)
-      sends.send(std::as_bytes(out.subspan(s.offset, s.count)), to);
+  for (std::size_t i = 0; i < rounds; ++i) {
+    if (const segment s(i, length, count); s.count > 0)
+      sends.send(out.subspan(s.offset * element_size, s.count * element_size), to);
     if (const segment s(i, length, incoming); s.count > 0) take(s);
   }
   sends.finish();
@@ -114,23 +116,30 @@ void exchange_segments(Comm& comm, std::span<const T> out, int to, std::size_t i
 template <class Comm, class T, class Op>
 void exchange_and_combine(Comm& comm, std::span<const T> out, std::span<T> kept, int partner, operand theirs,
                           const Op& op) {
-  exchange_segments(comm, out, partner, kept.size(), [&](segment s) {
+  exchange_segments(comm, std::as_bytes(out), sizeof(T), partner, kept.size(), [&](segment s) {
     const auto part = kept.subspan(s.offset, s.count);
     receive_and_combine(comm, part, std::span<const T>(part), partner, theirs, op);
+  });
+}
+
+/// `exchange` in bytes, which are cut between elements.
+template <class Comm>
+void exchange_bytes(Comm& comm, std::span<const std::byte> out, int to, std::span<std::byte> in, int from,
+                    std::size_t element_size) {
+  exchange_segments(comm, out, element_size, to, in.size() / element_size, [&](segment s) {
+    receive(comm, in.subspan(s.offset * element_size, s.count * element_size), from);
   });
 }
 
 /// Exchanges with a partner; what arrives is stored in `in`, which must not overlap `out`.
 template <class Comm, class T>
 void exchange(Comm& comm, std::span<const T> out, int to, std::span<T> in, int from) {
-  exchange_segments(comm, out, to, in.size(), [&](segment s) {
-    receive(comm, std::as_writable_bytes(in.subspan(s.offset, s.count)), from);
-  });
+  exchange_bytes(comm, std::as_bytes(out), to, std::as_writable_bytes(in), from, sizeof(T));
 }
 
 template <class Comm, class T>
 void send_segments(Comm& comm, std::span<const T> out, int peer) {
-  exchange_segments(comm, out, peer, 0, [](segment) {});
+  exchange_segments(comm, std::as_bytes(out), sizeof(T), peer, 0, [](segment) {});
 }
 
 template <class Comm, class T>
