@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,18 @@ inline void announce_arrival(fabric_memory& memory, int rank) {
   futex_wake_all(memory.header().attached);
 }
 
+/// A rank that has announced itself and died since.
+[[gnu::cold]] inline std::optional<int> dead_rank(const fabric_memory& memory, int rank) {
+  for (int peer = 0; peer < memory.ranks(); ++peer) {
+    const auto& presence = memory.slot(peer).presence;
+    if (presence.load(std::memory_order_seq_cst) == fabric_presence::here && peer != rank &&
+        !memory.exists(peer) && presence.load(std::memory_order_seq_cst) == fabric_presence::here) {
+      return peer;
+    }
+  }
+  return std::nullopt;
+}
+
 /// Throws what keeps the ranks from coming together, if anything is known to.
 [[gnu::cold]] inline void check_arrivals(const fabric_memory& memory, int rank) {
   const auto did_not = [rank](const auto&... why) {
@@ -46,14 +59,10 @@ inline void announce_arrival(fabric_memory& memory, int rank) {
     if (cause.kind == failure_kind::timeout) throw timeout_error(did_not(cause.text));
     throw init_error(did_not(cause.text));
   }
-  for (int peer = 0; peer < memory.ranks(); ++peer) {
-    const auto& presence = memory.slot(peer).presence;
-    if (presence.load(std::memory_order_seq_cst) == fabric_presence::here && peer != rank &&
-        !memory.exists(peer) && presence.load(std::memory_order_seq_cst) == fabric_presence::here &&
-        memory.header().attached.load(std::memory_order_seq_cst) <
-            static_cast<std::uint32_t>(memory.ranks())) {
-      throw init_error(did_not("rank ", peer, " died"));
-    }
+  const std::optional<int> dead = dead_rank(memory, rank);
+  if (dead &&
+      memory.header().attached.load(std::memory_order_seq_cst) < static_cast<std::uint32_t>(memory.ranks())) {
+    throw init_error(did_not("rank ", *dead, " died"));
   }
 }
 
@@ -99,13 +108,23 @@ inline void announce_arrival(fabric_memory& memory, int rank) {
   throw init_error(whole);
 }
 
+/// A peer that has ended may have told here why, which is more than that it has ended.
+[[gnu::cold]] inline void check_peers(const fabric_memory& memory, const bootstrap& boot) {
+  try {
+    boot.check_peers();
+  } catch (const peer_lost&) {
+    check_arrivals(memory, boot.rank);
+    throw;
+  }
+}
+
 /// Announces this rank and waits for the others; who fails at it tells them. Otherwise as await_arrivals.
 [[gnu::cold]] inline bool come_together(fabric_memory& memory, const bootstrap& boot,
                                         const std::function<void()>& meanwhile) {
   announce_arrival(memory, boot.rank);
   try {
     const bool stays = await_arrivals(memory, boot.rank, boot.deadline, [&] {
-      boot.check_peers();
+      check_peers(memory, boot);
       if (boot.store->check({"refused"})) throw init_error(boot.store->get("refused"));
       meanwhile();
     });
@@ -115,7 +134,11 @@ inline void announce_arrival(fabric_memory& memory, int rank) {
     cancel_arrival(memory, boot.rank, {failure_kind::timeout, boot.rank, error.what()});
     throw;
   } catch (const std::exception& error) {
-    cancel_arrival(memory, boot.rank, {failure_kind::revoked, boot.rank, error.what()});
+    // The last may have come meanwhile: then some have a group, in which they hear of the death as of any.
+    const std::optional<int> dead = dead_rank(memory, boot.rank);
+    cancel_arrival(memory, boot.rank,
+                   dead ? failure{failure_kind::peer_lost, *dead, text("rank ", *dead, " died")}
+                        : failure{failure_kind::revoked, boot.rank, error.what()});
     throw;
   }
 }

@@ -122,6 +122,7 @@ struct alignas(64) fabric_slot {
   alignas(64) futex_word doorbell{0};
   alignas(64) std::atomic<fabric_presence> presence{fabric_presence::absent};
   alignas(64) state_board board;
+  std::atomic<std::int64_t> process{0};  // its number in /proc; 0: not known
 
   // Why the group fails, in this rank's words: written once, before the compare-exchange of `first_failure`.
   alignas(64) failure_kind failure_is{failure_kind::none};
@@ -140,7 +141,7 @@ struct alignas(64) fabric_slot {
 };
 
 struct fabric_header {
-  static constexpr std::uint64_t right_magic = 0x6464'7070'6661'6234;  // changes with the layout
+  static constexpr std::uint64_t right_magic = 0x6464'7070'6661'6235;  // changes with the layout
 
   std::uint64_t magic;
   block_name nonce;
@@ -187,6 +188,8 @@ class fabric_memory {
   virtual void reserve(std::size_t offset, std::size_t bytes) = 0;
   /// Whether a rank that has been here still exists. (One that has left may or may not.)
   virtual bool exists(int rank) const = 0;
+  /// Whether it is there but stopped, by a signal or a debugger, as far as can be told.
+  virtual bool is_stopped(int) const { return false; }
 
   int ranks() const noexcept { return ranks_; }
   fabric_header& header() const noexcept { return *at<fabric_header>(0); }

@@ -60,10 +60,12 @@ namespace detail {
     case rank_state::presence::lost:
       return "died";
     case rank_state::presence::here:
+    case rank_state::presence::stopped:
       break;
   }
-  if (state.last.op == collective::none) return "has begun no collective";
-  return (state.inside ? "in " : "has finished ") + ddpp::describe(state.last);
+  const std::string stopped = state.is == rank_state::presence::stopped ? "stopped, " : "";
+  if (state.last.op == collective::none) return stopped + "has begun no collective";
+  return stopped + (state.inside ? "in " : "has finished ") + ddpp::describe(state.last);
 }
 
 inline bool same_collective(const fingerprint& a, const fingerprint& b) {

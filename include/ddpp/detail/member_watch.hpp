@@ -44,7 +44,7 @@ class member_watch {
 
  private:
   /// Who has left may have come before: others then hear of it in a moment, if they have not yet.
-  static constexpr int most_looks_at_leaver = 20;
+  static constexpr int most_looks_at_leaver = 10;
 
   void look_at(const std::vector<rank_state>& ranks) {
     bool someone_left = false;

@@ -66,7 +66,9 @@ class memory_link final : public message_link {
           state.is = rank_state::presence::left;
           break;
         case fabric_presence::here:
-          state.is = has_died(rank) ? rank_state::presence::lost : rank_state::presence::here;
+          state.is = has_died(rank)             ? rank_state::presence::lost
+                     : memory_.is_stopped(rank) ? rank_state::presence::stopped
+                                                : rank_state::presence::here;
           break;
       }
     }

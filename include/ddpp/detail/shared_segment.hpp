@@ -18,7 +18,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -134,7 +136,10 @@ class shared_segment final : public fabric_memory {
   /// Says by the lock that this rank lives. Throws `init_error` if another process says so already.
   void show_life(int rank) {
     struct flock lock = byte_of(rank);
-    if (::fcntl(life_.get(), F_OFD_SETLK, &lock) == 0) return;
+    if (::fcntl(life_.get(), F_OFD_SETLK, &lock) == 0) {
+      slot(rank).process.store(number_in(segment_address::here().process), std::memory_order_release);
+      return;
+    }
     if (errno == EAGAIN || errno == EACCES) {
       throw init_error(text("rank ", rank, " is there twice: another process has joined as that rank"));
     }
@@ -144,6 +149,19 @@ class shared_segment final : public fabric_memory {
   bool exists(int rank) const override {
     struct flock lock = byte_of(rank);
     return ::fcntl(life_.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  }
+
+  /// The letter of its state follows the name, which may itself hold anything but ends with the last ')'.
+  bool is_stopped(int rank) const override {
+    const std::int64_t process = slot(rank).process.load(std::memory_order_acquire);
+    if (process == 0 || address_.has_file_name()) return false;  // such ranks may see different processes
+    const descriptor file(::open(text("/proc/", process, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+    std::array<char, 256> status{};
+    const ssize_t length = file ? ::read(file.get(), status.data(), status.size()) : 0;
+    const std::string_view shown(status.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+    const std::size_t name_end = shown.rfind(") ");
+    return name_end != shown.npos && name_end + 2 < shown.size() &&
+           (shown[name_end + 2] == 'T' || shown[name_end + 2] == 't');
   }
 
   void reserve(std::size_t offset, std::size_t bytes) override { allocate(life_.get(), offset, bytes); }
@@ -218,6 +236,12 @@ class shared_segment final : public fabric_memory {
     std::memcpy(&magic, bytes.data() + offsetof(fabric_header, magic), sizeof magic);
     std::memcpy(&nonce, bytes.data() + offsetof(fabric_header, nonce), sizeof nonce);
     return magic == fabric_header::right_magic && std::string_view(nonce.data(), nonce.size()) == name;
+  }
+
+  static std::int64_t number_in(const std::string& digits) {
+    std::int64_t number = 0;
+    std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    return number;
   }
 
   static struct flock byte_of(int rank) {
