@@ -35,7 +35,8 @@ struct cell {
     if (what.empty()) return "";
     std::string result;
     for (const auto& [kind, count] : what) {
-      if (kind != seen::nothing || what.size() == 1) result += (result.empty() ? "" : ", ") + std::string(name_of(kind));
+      if (kind != seen::nothing || what.size() == 1)
+        result += (result.empty() ? "" : ", ") + std::string(name_of(kind));
     }
     if (seconds.empty()) return result;
     std::sort(seconds.begin(), seconds.end());
@@ -70,8 +71,8 @@ void happen(const incident& plan, table& results) {
   }
 }
 
-/// Every fault in every phase at every moment; how many ranks there are, and which of them it hits, changes from
-/// one to the next. Of these, each `stride`-th.
+/// Every fault in every phase at every moment; how many ranks there are, and which of them it hits, changes
+/// from one to the next. Of these, each `stride`-th.
 std::vector<incident> incidents(std::size_t stride) {
   std::vector<incident> list;
   std::size_t number = 0, kept = 0;

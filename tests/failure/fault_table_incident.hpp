@@ -20,12 +20,22 @@ namespace fault_table {
 
 using namespace std::chrono_literals;
 
-enum class fault : std::uint8_t { leaves, exits_0, exits_1, throws, aborts, killed, stopped, stopped_and_killed };
-inline constexpr std::array all_faults{fault::leaves, fault::exits_0, fault::exits_1, fault::throws,
-                                       fault::aborts, fault::killed,  fault::stopped, fault::stopped_and_killed};
+enum class fault : std::uint8_t {
+  leaves,
+  exits_0,
+  exits_1,
+  throws,
+  aborts,
+  killed,
+  stopped,
+  stopped_and_killed
+};
+inline constexpr std::array all_faults{
+    fault::leaves, fault::exits_0, fault::exits_1, fault::throws,
+    fault::aborts, fault::killed,  fault::stopped, fault::stopped_and_killed};
 
 inline const char* name_of(fault f) {
-  constexpr std::array names{"returns", "exit 0", "exit 1",  "exception",
+  constexpr std::array names{"returns", "exit 0",  "exit 1",  "exception",
                              "abort",   "SIGKILL", "SIGSTOP", "SIGSTOP, then SIGKILL"};
   return names[static_cast<std::size_t>(f)];
 }
@@ -62,12 +72,32 @@ enum class phase : std::uint8_t {
 inline constexpr int phases = static_cast<int>(phase::destruction) + 1;
 
 inline const char* name_of(phase p) {
-  constexpr std::array<const char*, phases> names{
-      "init, file://",     "init, tcp://",     "init in spawn", "launch",       "between operations", "barrier",
-      "broadcast",         "all_reduce",       "reduce",        "gather",       "gather_v",           "scatter",
-      "scatter_v",         "all_gather",       "all_gather_v",  "reduce_scatter", "reduce_scatter_v",
-      "all_to_all",        "all_to_all_v",     "recv",          "send",         "split",              "subgroup",
-      "reducer",           "destruction of one", "destruction of all"};
+  constexpr std::array<const char*, phases> names{"init, file://",
+                                                  "init, tcp://",
+                                                  "init in spawn",
+                                                  "launch",
+                                                  "between operations",
+                                                  "barrier",
+                                                  "broadcast",
+                                                  "all_reduce",
+                                                  "reduce",
+                                                  "gather",
+                                                  "gather_v",
+                                                  "scatter",
+                                                  "scatter_v",
+                                                  "all_gather",
+                                                  "all_gather_v",
+                                                  "reduce_scatter",
+                                                  "reduce_scatter_v",
+                                                  "all_to_all",
+                                                  "all_to_all_v",
+                                                  "recv",
+                                                  "send",
+                                                  "split",
+                                                  "subgroup",
+                                                  "reducer",
+                                                  "destruction of one",
+                                                  "destruction of all"};
   return names[static_cast<std::size_t>(p)];
 }
 
@@ -81,8 +111,9 @@ struct incident {
   int victim = 0;
 
   std::string text() const {
-    return std::string(name_of(what)) + " of rank " + std::to_string(victim) + " of " + std::to_string(ranks) + ", " +
-           name_of(during) + ", after " + std::to_string(moment.count()) + " ms";
+    return std::string(name_of(what)) + " of rank " + std::to_string(victim) + " of " +
+           std::to_string(ranks) + ", " + name_of(during) + ", after " + std::to_string(moment.count()) +
+           " ms";
   }
   /// There is a user's function to leave only where the group exists and others need this rank.
   bool makes_sense() const {
@@ -106,7 +137,8 @@ inline const char* name_of(seen s) {
 using nanoseconds = std::int64_t;
 
 inline nanoseconds now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
@@ -116,7 +148,7 @@ struct observation {
   seen what = seen::nothing;
   int about = -1;  ///< the rank that the error names, if its type tells
   char operation[24] = {};
-  char text[400] = {};
+  char text[1900] = {};
   nanoseconds called = 0, saw = 0, ended = 0;
   nanoseconds used_afterwards = 0;  ///< CPU time in a sleep of `afterwards`
 };
@@ -133,7 +165,8 @@ static_assert(std::atomic<nanoseconds>::is_always_lock_free && std::atomic<pid_t
 class shared_board {
  public:
   shared_board() {
-    void* const memory = ::mmap(nullptr, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* const memory =
+        ::mmap(nullptr, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::runtime_error("mmap: " + std::to_string(errno));
     board_ = new (memory) board;
   }

@@ -89,7 +89,8 @@ class doom {
 template <class C>
 class turns {
  public:
-  turns(C& comm, const incident& plan) : comm_(comm), plan_(plan), n_(static_cast<std::size_t>(comm.size())) {}
+  turns(C& comm, const incident& plan)
+      : comm_(comm), plan_(plan), n_(static_cast<std::size_t>(comm.size())) {}
 
   void take() {
     const std::size_t count = number_ % 2 == 0 ? 8 : 20'000;
@@ -205,7 +206,8 @@ void be_victim(C& comm, const incident& plan, board& shared) {
   auto& fate = *new doom(plan, shared);  // its thread may outlive this function
   if (plan.during == phase::leaving || plan.during == phase::destruction) return fate.happen();
   turns<C> turn(comm, plan);
-  const bool takes_part = plan.during != phase::idle && plan.during != phase::receive && plan.during != phase::send;
+  const bool takes_part =
+      plan.during != phase::idle && plan.during != phase::receive && plan.during != phase::send;
   if (!takes_part) fate.wait();
   while (!fate.pass()) turn.take();
 }
@@ -265,7 +267,9 @@ void observe(observation& mine, F&& f) {
 inline nanoseconds cpu_time() {
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
-  const auto of = [](const timeval& t) { return nanoseconds{t.tv_sec} * 1'000'000'000 + nanoseconds{t.tv_usec} * 1000; };
+  const auto of = [](const timeval& t) {
+    return nanoseconds{t.tv_sec} * 1'000'000'000 + nanoseconds{t.tv_usec} * 1000;
+  };
   return of(used.ru_utime) + of(used.ru_stime);
 }
 

@@ -4,7 +4,6 @@
 
 #include <ddpp/ddpp.hpp>
 
-#include <arpa/inet.h>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -13,12 +12,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdexcept>
 #include <string>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <thread>
 #include <type_traits>
@@ -26,25 +23,12 @@
 #include <utility>
 #include <vector>
 
+#include "../support/ports.hpp"
 #include "../support/ranks.hpp"
 #include "fault_table_incident.hpp"
 #include "fault_table_rank.hpp"
 
 namespace fault_table {
-
-/// A port that is free now.
-inline int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* const general = reinterpret_cast<sockaddr*>(&address);
-  const bool good = fd >= 0 && ::bind(fd, general, length) == 0 && ::getsockname(fd, general, &length) == 0;
-  ::close(fd);
-  if (!good) throw std::runtime_error("no free port");
-  return ntohs(address.sin_port);
-}
 
 /// What `launch` makes its communicators of when the fault is to come before they exist.
 template <class T>
@@ -91,9 +75,11 @@ class trial {
   std::vector<double> seconds_until_seen() const {
     std::vector<double> list;
     for_survivors([&](int, const observation& mine) {
-      const nanoseconds begin =
-          plan_.during == phase::idle ? std::max<nanoseconds>(board_->fault_at, mine.called) : board_->fault_at.load();
-      if (mine.complete && mine.what != seen::nothing) list.push_back(static_cast<double>(mine.saw - begin) * 1e-9);
+      const nanoseconds begin = plan_.during == phase::idle
+                                    ? std::max<nanoseconds>(board_->fault_at, mine.called)
+                                    : board_->fault_at.load();
+      if (mine.complete && mine.what != seen::nothing)
+        list.push_back(static_cast<double>(mine.saw - begin) * 1e-9);
     });
     return list;
   }
@@ -121,13 +107,12 @@ class trial {
       });
     } else {
       const bool by_tcp = plan_.during == phase::init_tcp || (!is_init(plan_.during) && T::name == "tcp");
-      const std::string place = by_tcp ? "tcp://127.0.0.1:" + std::to_string(free_port())
+      const std::string place = by_tcp ? "tcp://127.0.0.1:" + std::to_string(support::free_port())
                                        : "file://" + directory_.file("store");
       for (int rank = 0; rank < plan_.ranks; ++rank) {
         children_.push_back(support::fork_child([&] {
-          live(plan_, *board_, rank, [&] {
-            return init({.init_method = place, .rank = rank, .world_size = plan_.ranks});
-          });
+          live(plan_, *board_, rank,
+               [&] { return init({.init_method = place, .rank = rank, .world_size = plan_.ranks}); });
         }));
       }
     }
@@ -154,7 +139,8 @@ class trial {
           plan_.ranks, [&](auto& comm) { observed(comm); }, options);
     } else {
       ddpp::launch<T>(
-          plan_.ranks, [&](auto& comm) { live(plan_, *board_, comm.rank(), [&] { return comm.share(); }); }, options);
+          plan_.ranks, [&](auto& comm) { live(plan_, *board_, comm.rank(), [&] { return comm.share(); }); },
+          options);
     }
   }
 
@@ -216,7 +202,8 @@ class trial {
                              : plan_.what == fault::aborts ? SIGABRT
                              : plan_.what >= fault::killed ? SIGKILL
                                                            : 0;
-        expect((status & ~0x80) == expected, "the victim ends as it should, not with " + std::to_string(status));
+        expect((status & ~0x80) == expected,
+               "the victim ends as it should, not with " + std::to_string(status));
       } else {
         expect(status == 0, "a survivor ends well, not with status " + std::to_string(status));
       }

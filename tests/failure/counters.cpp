@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSL-1.0
+// What a process holds - descriptors, threads, mappings, memory - is after many groups and many collectives
+// what it was after a few.
+#include <ddpp/all_reduce.hpp>
+#include <ddpp/backends/shm.hpp>
+#include <ddpp/backends/tcp.hpp>
+#include <ddpp/backends/threads.hpp>
+#include <ddpp/barrier.hpp>
+#include <ddpp/broadcast.hpp>
+#include <ddpp/communicator.hpp>
+#include <ddpp/init.hpp>
+#include <ddpp/launch.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include "../support/ports.hpp"
+#include "../support/process.hpp"
+#include "../support/ranks.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+struct holdings {
+  std::size_t descriptors = 0, threads = 0, mappings = 0, resident = 0;  ///< the last in bytes
+
+  static holdings now() {
+    holdings result{support::open_descriptors(), support::running_threads(), 0, 0};
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) ++result.mappings;
+    std::ifstream memory("/proc/self/statm");
+    std::size_t pages = 0;
+    memory >> pages >> result.resident;
+    result.resident *= static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    return result;
+  }
+};
+
+/// An allocator keeps some for later, and cuts what it keeps differently from time to time.
+constexpr std::size_t memory_noise = std::size_t{4} << 20, mapping_noise = 4;
+
+/// Does `f` a few times, then `times` times. Nothing may grow meanwhile.
+template <class F>
+void expect_flat(const std::string& what, int times, int rank, F&& f) {
+  for (int i = 0; i < times / 10 + 10; ++i) f();
+  const holdings before = holdings::now();
+  for (int i = 0; i < times; ++i) f();
+  const holdings after = holdings::now();
+  if (rank == 0) {
+    std::printf(
+        "%s, %d times: descriptors %zu, %zu; threads %zu, %zu; mappings %zu, %zu; resident %zu, %zu KiB\n",
+        what.c_str(), times, before.descriptors, after.descriptors, before.threads, after.threads,
+        before.mappings, after.mappings, before.resident / 1024, after.resident / 1024);
+  }
+  EXPECT(after.descriptors <= before.descriptors);
+  EXPECT(after.threads <= before.threads);
+  EXPECT(after.mappings <= before.mappings + mapping_noise);
+  EXPECT(after.resident <= before.resident + memory_noise);
+}
+
+/// All counts are for the full set; the ordinary one takes a hundredth.
+int some_of(int times) {
+  const char* const full = std::getenv("DDPP_TEST_FULL");
+  return full != nullptr && *full != '\0' ? times : times / 100;
+}
+
+template <class C>
+void many_collectives(C& comm, const std::string& transport) {
+  std::vector<float> data(16);
+  ddpp::all_reduce_async(comm, data).wait();
+  ddpp::barrier(comm);  // both have their threads
+  expect_flat(transport + ", all_reduce of 16 floats", some_of(300'000), comm.rank(),
+              [&] { ddpp::all_reduce(comm, data); });
+  expect_flat(transport + ", all_reduce_async of 16 floats", some_of(100'000), comm.rank(),
+              [&] { ddpp::all_reduce_async(comm, data).wait(); });
+  std::size_t size = 0;
+  expect_flat(transport + ", all_reduce of a new buffer", some_of(100'000), comm.rank(), [&] {
+    size = size % 5000 + 7;
+    std::vector<float> fresh(size);
+    ddpp::all_reduce(comm, fresh);
+  });
+}
+
+template <class T>
+void many_groups_of_processes(ddpp::communicator<T>& all) {
+  const std::string name(T::name);
+  std::vector<int> port{all.rank() == 0 ? support::free_port() : 0};
+  ddpp::broadcast(all, port);
+  expect_flat(name + ", init, use and destroy", some_of(10'000), all.rank(), [&] {
+    auto comm = ddpp::init<T>({.init_method = "tcp://127.0.0.1:" + std::to_string(port[0]),
+                               .rank = all.rank(),
+                               .world_size = all.size(),
+                               .timeout = 60s});
+    ddpp::barrier(comm);
+  });
+  expect_flat(name + ", split, use and destroy", some_of(10'000), all.rank(), [&] {
+    auto part = all.split(0);
+    ddpp::barrier_async(part).wait();
+  });
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("many groups of processes" * doctest::timeout(1800), T, ddpp::shm, ddpp::tcp) {
+  ddpp::launch<T>(2, [](auto& comm) { many_groups_of_processes<T>(comm); }, {.timeout = 60s});
+}
+
+TEST_CASE("many groups of threads" * doctest::timeout(1800)) {
+  expect_flat("threads, launch, use and end", some_of(10'000), 0, [] {
+    ddpp::launch<ddpp::threads>(2, [](auto& comm) { ddpp::barrier_async(comm).wait(); }, {.timeout = 60s});
+  });
+}
+
+TEST_CASE_TEMPLATE("many collectives of processes" * doctest::timeout(1800), T, ddpp::shm, ddpp::tcp) {
+  ddpp::launch<T>(2, [](auto& comm) { many_collectives(comm, std::string(T::name)); }, {.timeout = 60s});
+}
+
+TEST_CASE("many collectives of threads" * doctest::timeout(1800)) {
+  ddpp::launch<ddpp::threads>(2, [](auto& comm) { many_collectives(comm, "threads"); }, {.timeout = 60s});
+}
