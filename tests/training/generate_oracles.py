@@ -18,7 +18,7 @@ try:
     import torch.distributed
     from torch.utils.data import DistributedSampler
 except ImportError as missing:
-    print(f"skipped: {missing}", file=sys.stderr)
+    print(f"skip oracles: {missing}", file=sys.stdout if sys.argv[1:] == ["--check"] else sys.stderr)
     sys.exit(77)
 
 
@@ -84,6 +84,26 @@ def precisions():
             yield f"{{{average!r}, {', '.join(braces(c) for c in columns)}}}"
 
 
+def areas():
+    chance = random.Random(6)
+    for count in [2, 3, 10, 60]:
+        for levels in [3, 10**6]:  # with and without ties
+            labels = [0, 1] + [chance.randint(0, 1) for _ in range(count - 2)]
+            scores = [chance.randint(0, levels) / levels for _ in range(count)]
+            area = sklearn.metrics.roc_auc_score(labels, scores)
+            false, true, _ = sklearn.metrics.roc_curve(labels, scores, drop_intermediate=False)
+            yield f"{{{float(area)!r}, {', '.join(braces(c) for c in [scores, labels, false.tolist(), true.tolist()])}}}"
+
+
+def confusions():
+    chance = random.Random(7)
+    for classes, count in [(1, 3), (2, 20), (5, 100)]:
+        labels = [chance.randrange(classes) for _ in range(count)]
+        predicted = [chance.randrange(classes) for _ in range(count)]
+        table = sklearn.metrics.confusion_matrix(labels, predicted, labels=range(classes)).ravel().tolist()
+        yield f"{{{classes}, {', '.join(braces(c) for c in [labels, predicted, table])}}}"
+
+
 TABLES = [
     ("permutation", "std::size_t count; std::uint64_t seed; std::vector<std::size_t> order;", permutations),
     ("permutation_sum", "std::size_t count; std::uint64_t seed, sum;", permutation_sums),
@@ -99,6 +119,12 @@ TABLES = [
         "std::vector<double> precision, recall, threshold;",
         precisions,
     ),
+    (
+        "area",
+        "double value; std::vector<double> scores; std::vector<int> labels; std::vector<double> false_rate, true_rate;",
+        areas,
+    ),
+    ("confusion", "std::size_t classes; std::vector<std::size_t> labels, predicted; std::vector<std::uint64_t> counts;", confusions),
 ]
 
 

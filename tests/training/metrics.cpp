@@ -12,6 +12,19 @@
 #include "../support/ranks.hpp"
 #include "oracles.hpp"
 
+namespace {
+
+bool near(const std::vector<double>& a, const std::vector<double>& b) {
+  bool same = a.size() == b.size();
+  for (std::size_t i = 0; same && i < a.size(); ++i) same = std::abs(a[i] - b[i]) < 1e-12;
+  return same;
+}
+
+/// Shares out samples over ranks, the last of which may have none.
+bool is_mine(std::size_t sample, int rank, int ranks) { return int(sample % 3) % ranks == rank; }
+
+}  // namespace
+
 TEST_CASE("means and accuracy over all ranks, some of which have nothing") {
   for (const int ranks : {1, 2, 3, 5}) {
     ddpp::launch<ddpp::threads>(ranks, [&](auto& comm) {
@@ -43,14 +56,8 @@ TEST_CASE("average precision and its curve are scikit-learn's") {
       ddpp::launch<ddpp::threads>(ranks, [&](auto& comm) {
         ddpp::metrics::average_precision precision;
         for (std::size_t i = 0; i < expected.scores.size(); ++i) {
-          if (int(i % 3) % ranks == comm.rank())
-            precision.update(expected.scores[i], expected.labels[i] == 1);
+          if (is_mine(i, comm.rank(), ranks)) precision.update(expected.scores[i], expected.labels[i] == 1);
         }
-        const auto near = [](const std::vector<double>& a, const std::vector<double>& b) {
-          bool same = a.size() == b.size();
-          for (std::size_t i = 0; same && i < a.size(); ++i) same = std::abs(a[i] - b[i]) < 1e-12;
-          return same;
-        };
         EXPECT(std::abs(precision.compute(comm) - expected.average) < 1e-12);
         const auto curve = precision.curve(comm);
         EXPECT(near(curve.precision, expected.precision) && near(curve.recall, expected.recall));
@@ -73,5 +80,79 @@ TEST_CASE("average precision without positives, without samples, and of NaN") {
       refused = true;
     }
     EXPECT(refused);
+  });
+}
+
+TEST_CASE("the ROC curve and its area are scikit-learn's") {
+  for (const auto& expected : oracles::areas) {
+    for (const int ranks : {1, 4}) {
+      ddpp::launch<ddpp::threads>(ranks, [&](auto& comm) {
+        ddpp::metrics::roc_auc area;
+        EXPECT(std::isnan(area.compute(comm)));
+        for (std::size_t i = 0; i < expected.scores.size(); ++i) {
+          if (is_mine(i, comm.rank(), ranks)) area.update(expected.scores[i], expected.labels[i] == 1);
+        }
+        EXPECT(std::abs(area.compute(comm) - expected.value) < 1e-12 && area.error_bound(comm) == 0);
+        const auto curve = area.curve(comm);
+        EXPECT(near(curve.false_positive_rate, expected.false_rate));
+        EXPECT(near(curve.true_positive_rate, expected.true_rate));
+        EXPECT(curve.threshold.size() == curve.true_positive_rate.size());
+      });
+    }
+  }
+}
+
+TEST_CASE("histograms are as near as they say, and exact where a bin holds one score") {
+  for (const auto& expected : oracles::areas) {
+    ddpp::launch<ddpp::threads>(3, [&](auto& comm) {
+      for (const std::size_t bins : {1u, 2u, 10u, 1000u, 1000000u}) {
+        ddpp::metrics::roc_auc area({.bins = bins}), exact_area;
+        ddpp::metrics::average_precision precision({.bins = bins}), exact_precision;
+        for (std::size_t i = 0; i < expected.scores.size(); ++i) {
+          if (!is_mine(i, comm.rank(), 3)) continue;
+          for (auto* each : {&area, &exact_area}) each->update(expected.scores[i], expected.labels[i] == 1);
+          for (auto* each : {&precision, &exact_precision})
+            each->update(expected.scores[i], expected.labels[i] == 1);
+        }
+        const double area_error = std::abs(area.compute(comm) - exact_area.compute(comm));
+        EXPECT(area_error <= area.error_bound(comm) + 1e-12);
+        const double precision_error = std::abs(precision.compute(comm) - exact_precision.compute(comm));
+        EXPECT(precision_error <= precision.error_bound(comm) + 1e-12);
+        if (bins == 1) EXPECT(std::abs(area.compute(comm) - 0.5) < 1e-12 && area.error_bound(comm) == 0.5);
+        if (bins == 1000000) EXPECT(area_error < 1e-12 && precision_error < 1e-12);
+      }
+    });
+  }
+  using bad = ddpp::usage_error;
+  ddpp::metrics::roc_auc percent({.bins = 10, .lowest = -100, .highest = 100});
+  CHECK_NOTHROW(percent.update(-100, true));
+  CHECK_NOTHROW(percent.update(100, true));
+  CHECK_THROWS_AS(percent.update(100.5, true), bad);
+  CHECK_THROWS_AS(percent.update(std::numeric_limits<double>::quiet_NaN(), true), bad);
+  CHECK_THROWS_AS(ddpp::metrics::roc_auc({.bins = 1, .lowest = 1, .highest = 1}), bad);
+}
+
+TEST_CASE("the confusion matrix is scikit-learn's") {
+  for (const auto& expected : oracles::confusions) {
+    ddpp::launch<ddpp::threads>(3, [&](auto& comm) {
+      ddpp::metrics::confusion_matrix matrix(expected.classes);
+      for (std::size_t i = 0; i < expected.labels.size(); ++i) {
+        if (is_mine(i, comm.rank(), 3)) matrix.update(expected.predicted[i], expected.labels[i]);
+      }
+      const auto counts = matrix.compute(comm);
+      for (std::size_t i = 0; i < expected.counts.size(); ++i)
+        EXPECT(counts(i / expected.classes, i % expected.classes) == expected.counts[i]);
+    });
+  }
+  ddpp::metrics::confusion_matrix matrix(2);
+  CHECK_THROWS_AS(matrix.update(2, 0), ddpp::usage_error);
+  CHECK_THROWS_AS(matrix.update(0, 2), ddpp::usage_error);
+  CHECK_THROWS_AS(ddpp::metrics::confusion_matrix(0), ddpp::usage_error);
+  matrix.update(1, 1);
+  matrix.update(1, 0);
+  ddpp::launch<ddpp::threads>(1, [&](auto& comm) {
+    const auto counts = matrix.compute(comm);
+    EXPECT(counts.precision(1) == 0.5 && counts.recall(1) == 1 && counts.recall(0) == 0);
+    EXPECT(std::isnan(counts.precision(0)));
   });
 }
