@@ -108,11 +108,15 @@ inline void announce_arrival(fabric_memory& memory, int rank) {
   throw init_error(whole);
 }
 
-/// A peer that has ended may have told here why, which is more than that it has ended.
-[[gnu::cold]] inline void check_peers(const fabric_memory& memory, const bootstrap& boot) {
+/// Looks for reasons elsewhere. Of one that has ended, and perhaps the store with it, the block may tell
+/// more.
+[[gnu::cold]] inline void look_elsewhere(const fabric_memory& memory, const bootstrap& boot,
+                                         const std::function<void()>& meanwhile) {
   try {
     boot.check_peers();
-  } catch (const peer_lost&) {
+    if (boot.store->check({"refused"})) throw init_error(boot.store->get("refused"));
+    meanwhile();
+  } catch (const error&) {
     check_arrivals(memory, boot.rank);
     throw;
   }
@@ -123,11 +127,8 @@ inline void announce_arrival(fabric_memory& memory, int rank) {
                                         const std::function<void()>& meanwhile) {
   announce_arrival(memory, boot.rank);
   try {
-    const bool stays = await_arrivals(memory, boot.rank, boot.deadline, [&] {
-      check_peers(memory, boot);
-      if (boot.store->check({"refused"})) throw init_error(boot.store->get("refused"));
-      meanwhile();
-    });
+    const bool stays =
+        await_arrivals(memory, boot.rank, boot.deadline, [&] { look_elsewhere(memory, boot, meanwhile); });
     if (!stays) memory.slot(boot.rank).presence.store(fabric_presence::left, std::memory_order_seq_cst);
     return stays;
   } catch (const timeout_error& error) {

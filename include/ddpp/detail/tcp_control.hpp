@@ -35,6 +35,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -84,7 +85,15 @@ class tcp_control final : private tcp_star::owner {
       star_.begin();
     }
     thread_ = std::make_unique<joining_thread>([this] { run(); });
-    meeting_.await_everyone(boot);
+    try {
+      meeting_.await_everyone(boot);
+    } catch (const timeout_error& e) {
+      if (rank_ == 0) spread({failure_kind::timeout, rank_, e.what()});  // the others know less
+      throw;
+    } catch (const std::exception& e) {
+      spread({failure_kind::revoked, rank_, e.what()});
+      throw;
+    }
   }
 
   /// Says goodbye to all and ends the thread; bounded by about two seconds.
@@ -490,7 +499,8 @@ inline bool tcp_control::take_lost(const message& m) {
 
 inline void tcp_control::leaves(int peer, const std::optional<fingerprint>& last_words) {
   if (!presence_.leave(peer, last_words)) return;
-  meeting_.fail("rank " + std::to_string(peer) + " gave up while the group came together", false);
+  meeting_.fail({failure_kind::peer_lost, peer,
+                 "rank " + std::to_string(peer) + " gave up while the group came together"});
   agreement_.gone(peer);
   // Itself included: so it knows that it has been heard.
   if (star_.leads()) {
@@ -504,7 +514,7 @@ inline void tcp_control::rule(const failure& cause) {
   if (!ruling) return;
   const bool is_of_a_rank = ruling->rank >= 0 && ruling->rank < presence_.size() && ruling->rank != rank_;
   if (ruling->kind == failure_kind::peer_lost && is_of_a_rank) note_lost(ruling->rank, "");
-  meeting_.fail(ruling->text, true);
+  meeting_.fail(*ruling);
   star_.tell_members(control_wire::of_failure(*ruling));
   events_->failed(*ruling);
 }

@@ -10,12 +10,16 @@
 #include <ddpp/detail/socket.hpp>
 #include <ddpp/detail/tcp_endpoint.hpp>
 #include <ddpp/error.hpp>
+#include <ddpp/failure.hpp>
+#include <ddpp/fingerprint.hpp>
 #include <ddpp/store.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,29 +55,37 @@ class tcp_meeting {
     if (space == std::string::npos) throw init_error("rank 0 published an address that is none");
     group_ = group_id_from(std::string_view(published).substr(0, space));
     const tcp_endpoint rank_0 = tcp_endpoint::from(std::string_view(published).substr(space + 1));
-    return connect_and_prove(rank_0.host, rank_0.port, known, {purpose::control, group_, rank_, 0},
-                             boot.deadline, when_refused::give_up);
+    try {
+      return connect_and_prove(rank_0.host, rank_0.port, known, {purpose::control, group_, rank_, 0},
+                               boot.deadline, when_refused::give_up);
+    } catch (const authentication_error&) {
+      throw;
+    } catch (const init_error& e) {
+      throw init_error(whose() + "rank 0 died or gave up while the group came together: " + e.what());
+    } catch (const timeout_error& e) {
+      throw timeout_error(whose() + "rank 0 does not answer: " + e.what());
+    }
   }
   /// Blocks until all are known, someone has given up or died, or boot.deadline; throws but for the first.
+  /// Rank 0 knows who is missing: the others give it a moment longer to say so.
   void await_everyone(const bootstrap& boot) {
     std::unique_lock lock(mutex_);
-    const auto is_over = [&] { return together_ || !problem_.empty(); };
-    for (auto left = time_left(boot.deadline); left.count() > 0; left = time_left(boot.deadline)) {
+    const auto is_over = [&] { return together_ || problem_; };
+    const deadline until = rank_ == 0 ? boot.deadline : boot.deadline + time_for_last_word;
+    for (auto left = time_left(until); left.count() > 0; left = time_left(until)) {
       if (changed_.wait_for(lock, std::min(left, peer_check_interval), is_over)) break;
       lock.unlock();
       boot.check_peers();
       lock.lock();
     }
     if (together_) return;  // a failure since then is for the first operation to report
-    const std::string problem = problem_;
-    const bool died = died_;
+    const std::optional<failure> problem = problem_;
+    std::string missing = missing_endpoints();
     lock.unlock();
-    const std::string missing = missing_ranks(*boot.store);
-    if (problem.empty()) throw_missing(missing);
-    const std::string text = "rank " + std::to_string(rank_) + ": " + problem +
-                             (missing.empty() ? "" : "; " + missing + " did not come");
-    if (missing.empty() || died) throw init_error(text);
-    throw timeout_error(text);
+    if (missing.empty()) missing = missing_ranks(*boot.store);
+    if (!problem) throw_missing(missing);
+    if (problem->kind == failure_kind::timeout) throw timeout_error(whose() + problem->text);
+    throw init_error(whose() + problem->text);
   }
 
   // On the control thread.
@@ -87,7 +99,9 @@ class tcp_meeting {
   bool take_endpoint(int member, const std::string& text) {
     if (rank_ != 0 || missing_ == 0 || at(member).port != 0) return false;
     try {
-      at(member) = tcp_endpoint::from(text);
+      const tcp_endpoint there = tcp_endpoint::from(text);
+      const std::lock_guard lock(mutex_);
+      at(member) = there;
     } catch (const init_error&) {
       return false;
     }
@@ -109,22 +123,33 @@ class tcp_meeting {
     } catch (const init_error& e) {
       problem = e.what();
     }
-    if (!problem.empty()) return fail(problem, false);
+    if (!problem.empty()) return fail({failure_kind::revoked, rank_, problem});
     const std::lock_guard lock(mutex_);
     together_ = true;
     changed_.notify_all();
   }
   /// Who gave up, or died, while the group came together. Means nothing later.
-  void fail(const std::string& problem, bool died) {
+  void fail(const failure& problem) {
     const std::lock_guard lock(mutex_);
-    if (!problem_.empty()) return;
+    if (problem_) return;
     problem_ = problem;
-    died_ = died;
     changed_.notify_all();
   }
 
  private:
+  static constexpr std::chrono::milliseconds time_for_last_word{500};
+
+  std::string whose() const { return "rank " + std::to_string(rank_) + ": "; }
   tcp_endpoint& at(int rank) { return endpoints_[static_cast<std::size_t>(rank)]; }
+
+  /// Those of whom rank 0 has not heard. Under the mutex.
+  std::string missing_endpoints() const {
+    std::vector<int> missing;
+    for (int r = 0; rank_ == 0 && r < size_; ++r) {
+      if (endpoint(r).port == 0) missing.push_back(r);
+    }
+    return list_of_ranks(missing);
+  }
 
   /// Those who have not even begun to come, as far as the store can tell.
   std::string missing_ranks(store& here) const {
@@ -140,9 +165,9 @@ class tcp_meeting {
   }
 
   [[noreturn]] void throw_missing(const std::string& missing) const {
-    throw timeout_error("rank " + std::to_string(rank_) + ": the group of " + std::to_string(size_) +
+    throw timeout_error(whose() + "the group of " + std::to_string(size_) +
                         " ranks did not come together in time: " +
-                        (missing.empty() ? "not all connected to rank 0" : missing + " did not come"));
+                        (missing.empty() ? "rank 0 does not say who is missing" : missing + " did not come"));
   }
 
   void read_list(std::string_view rest) {
@@ -157,6 +182,7 @@ class tcp_meeting {
         throw init_error("rank " + std::to_string(r) + " is on another host, but offers " + each.host +
                          ", which only its own host can reach");
       }
+      const std::lock_guard lock(mutex_);
       at(r) = each;
     }
   }
@@ -164,14 +190,13 @@ class tcp_meeting {
   const int rank_, size_;
   group_id group_ = {};
   tcp_endpoint own_ = {};
-  std::vector<tcp_endpoint> endpoints_;  // by rank
+  std::vector<tcp_endpoint> endpoints_;  // by rank; written under the mutex
   int missing_;                          // endpoints that rank 0 does not know yet
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   bool together_ = false;
-  std::string problem_;
-  bool died_ = false;
+  std::optional<failure> problem_;
 };
 
 }  // namespace ddpp::detail
