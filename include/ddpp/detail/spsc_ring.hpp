@@ -33,7 +33,9 @@ template <class Entry, std::uint32_t Slots>
 class ring_producer {
  public:
   ring_producer() = default;
-  explicit ring_producer(spsc_ring<Entry, Slots>& ring) : ring_(&ring) {}
+  /// Goes on where the ring stands.
+  explicit ring_producer(spsc_ring<Entry, Slots>& ring)
+      : ring_(&ring), tail_(ring.tail.load()), head_(ring.head.load()) {}
 
   explicit operator bool() const noexcept { return ring_ != nullptr; }
 
@@ -57,7 +59,9 @@ template <class Entry, std::uint32_t Slots>
 class ring_consumer {
  public:
   ring_consumer() = default;
-  explicit ring_consumer(spsc_ring<Entry, Slots>& ring) : ring_(&ring) {}
+  /// Goes on where the ring stands.
+  explicit ring_consumer(spsc_ring<Entry, Slots>& ring)
+      : ring_(&ring), head_(ring.head.load()), tail_(ring.tail.load()) {}
 
   explicit operator bool() const noexcept { return ring_ != nullptr; }
 
