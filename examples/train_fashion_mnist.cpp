@@ -5,6 +5,8 @@
 #include <ddpp/distributed_data_parallel.hpp>
 #include <ddpp/environment.hpp>
 #include <ddpp/hooks.hpp>
+#include <ddpp/hooks/power_sgd.hpp>
+#include <ddpp/init.hpp>
 #include <ddpp/launch.hpp>
 #include <ddpp/metrics.hpp>
 #include <ddpp/sampler.hpp>
@@ -45,17 +47,27 @@ struct images {
   image_set training, test;
 };
 
-/// A hook chosen at run time.
+/// A hook chosen at run time, and how much it has sent (what each rank puts into all-reduces).
 struct chosen_hook {
-  std::variant<ddpp::hooks::all_reduce, ddpp::hooks::fp16_compress<>, ddpp::hooks::bf16_compress<>> hook;
+  std::variant<ddpp::hooks::all_reduce, ddpp::hooks::fp16_compress<>, ddpp::hooks::bf16_compress<>,
+               ddpp::hooks::power_sgd>
+      hook;
+  double bytes_sent = 0;
 
   explicit chosen_hook(const std::string& name) {
     if (name == "fp16_compress") hook = ddpp::hooks::fp16_compress{};
     if (name == "bf16_compress") hook = ddpp::hooks::bf16_compress{};
+    if (name == "power_sgd") hook = ddpp::hooks::power_sgd({.rank = 2, .start_step = 10});
   }
   template <class C>
   void operator()(C& comm, ddpp::gradient_bucket& bucket) {
+    const auto count = static_cast<double>(bucket.count());
+    const double size = bucket.visit([]<class T>(std::span<T>) { return static_cast<double>(sizeof(T)); });
     std::visit([&](auto& chosen) { chosen(comm, bucket); }, hook);
+    if (const auto* const low_rank = std::get_if<ddpp::hooks::power_sgd>(&hook))
+      bytes_sent = static_cast<double>(low_rank->elements_sent()) * size;
+    else
+      bytes_sent += count * (hook.index() == 0 ? size : 2);
   }
 };
 
@@ -129,6 +141,11 @@ class trainer {
       std::printf("%5d  %14.*f  %6.2f %%  %8.0f  %5.1f %%\n", epoch, digits, loss, 100 * correct,
                   static_cast<double>(data_.training.size()) / time.count(), 100 * waiting / time);
       std::fflush(stdout);
+    }
+    if (comm_.rank() == 0 && comm_.size() > 1) {
+      const auto steps = static_cast<double>(ddp_.statistics().steps);
+      std::printf("gradients: %.1f KB per step and rank (%s)\n", ddp_.hook().bytes_sent / steps / 1000,
+                  chosen_.hook.c_str());
     }
   }
 
@@ -238,7 +255,7 @@ settings parse(CLI::App& app, int argc, char** argv) {
       ->check(CLI::IsMember({"float", "double"}))
       ->capture_default_str();
   app.add_option("--hook", chosen.hook, "how gradients travel")
-      ->check(CLI::IsMember({"all_reduce", "fp16_compress", "bf16_compress"}))
+      ->check(CLI::IsMember({"all_reduce", "fp16_compress", "bf16_compress", "power_sgd"}))
       ->capture_default_str();
   app.add_option("--data", chosen.data, "directory with the four .gz files")->capture_default_str();
   app.add_option("--seed", chosen.seed, "of weights and order")->capture_default_str();

@@ -21,6 +21,7 @@
 #include <ddpp/gather.hpp>
 #include <ddpp/hash_store.hpp>
 #include <ddpp/hooks.hpp>
+#include <ddpp/hooks/power_sgd.hpp>
 #include <ddpp/init.hpp>
 #include <ddpp/launch.hpp>
 #include <ddpp/metrics.hpp>

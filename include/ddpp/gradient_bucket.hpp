@@ -16,16 +16,18 @@ namespace ddpp {
 /// ranks the same, the sum over ranks of scale() times the gradients.
 class gradient_bucket {
  public:
-  /// `data`: `count` elements of `type`. `parameters` and `offsets`: whose gradients they are, and where each
-  /// begins.
+  /// `data`: `count` elements of `type`. `parameters`, `offsets` and `rows`: whose gradients they are, where
+  /// each begins, and its shape.
   gradient_bucket(ddpp::dtype type, std::byte* data, std::size_t count, double scale, std::size_t index,
-                  bool is_last, std::span<const std::size_t> parameters, std::span<const std::size_t> offsets)
+                  bool is_last, std::span<const std::size_t> parameters, std::span<const std::size_t> offsets,
+                  std::span<const std::size_t> rows)
       : data_(data),
         count_(count),
         scale_(scale),
         index_(index),
         parameters_(parameters),
         offsets_(offsets),
+        rows_(rows),
         dtype_(type),
         is_last_(is_last) {}
 
@@ -33,9 +35,11 @@ class gradient_bucket {
   /// many elements, to which `scale` is still to be applied.
   template <class T>
   gradient_bucket represented_by(std::span<T> data, double scale) const {
-    return {
-        dtype_of<T>, reinterpret_cast<std::byte*>(data.data()), count_, scale, index_, is_last_, parameters_,
-        offsets_};
+    return {dtype_of<T>, reinterpret_cast<std::byte*>(data.data()),
+            count_,      scale,
+            index_,      is_last_,
+            parameters_, offsets_,
+            rows_};
   }
 
   ddpp::dtype dtype() const noexcept { return dtype_; }
@@ -67,13 +71,15 @@ class gradient_bucket {
   /// Where the gradient of parameters()[k] begins in data(), in elements; one more than there are, the last
   /// count().
   std::span<const std::size_t> offsets() const noexcept { return offsets_; }
+  /// How many rows the gradient of parameters()[k] has, row by row in memory; 1 if it is no matrix.
+  std::span<const std::size_t> rows() const noexcept { return rows_; }
 
  private:
   std::byte* data_;
   std::size_t count_;
   double scale_;
   std::size_t index_;
-  std::span<const std::size_t> parameters_, offsets_;
+  std::span<const std::size_t> parameters_, offsets_, rows_;
   ddpp::dtype dtype_;
   bool is_last_;
 };

@@ -47,6 +47,16 @@ class user_memory {
   std::span<std::byte> (*read_)(void*) = nullptr;
 };
 
+/// Of a matrix type that tells its shape and order, as Eigen's; else 1.
+template <class V>
+std::size_t rows_in_memory(const V& value, std::size_t count) {
+  if constexpr (requires { V::IsRowMajor, value.rows(), value.cols(); }) {
+    const auto lines = static_cast<std::size_t>(V::IsRowMajor ? value.rows() : value.cols());
+    if (lines > 0 && lines < count) return lines;
+  }
+  return 1;
+}
+
 }  // namespace detail
 
 /// A trainable parameter: its name, its value and its gradient, which have the same element type (float,
@@ -76,15 +86,30 @@ class parameter {
         value_(std::forward<V>(value)),
         element_size_(sizeof(element_t<V>)),
         count_(value_.bytes().size() / sizeof(element_t<V>)),
-        dtype_(dtype_of<element_t<V>>) {
+        dtype_(dtype_of<element_t<V>>),
+        rows_(detail::rows_in_memory(value, count_)) {
     static_assert(std::floating_point<element_t<V>> || is_16_bit_float<element_t<V>>,
                   "parameters are float, double, half or bfloat16");
+  }
+
+  /// Tells hooks that it is a matrix: `rows` rows of count() / rows elements, one after the other in memory.
+  /// (Eigen's matrices say so themselves; a column-major one has its columns in the place of rows.) Throws
+  /// `usage_error` when the rows are not equally long.
+  parameter as_matrix(std::size_t rows) && {
+    if (rows == 0 || count_ % rows != 0) {
+      throw usage_error("parameter \"" + name_ + "\": its " + std::to_string(count_) + " elements are not " +
+                        std::to_string(rows) + " equal rows");
+    }
+    rows_ = rows;
+    return std::move(*this);
   }
 
   const std::string& name() const noexcept { return name_; }
   std::size_t count() const noexcept { return count_; }
   std::size_t element_size() const noexcept { return element_size_; }
   ddpp::dtype dtype() const noexcept { return dtype_; }
+  /// 1 if it is no matrix.
+  std::size_t rows() const noexcept { return rows_; }
   bool has_gradient() const noexcept { return has_gradient_; }
   const detail::user_memory& value() const noexcept { return value_; }
   const detail::user_memory& gradient() const noexcept { return gradient_; }
@@ -94,6 +119,7 @@ class parameter {
   detail::user_memory value_, gradient_;
   std::size_t element_size_, count_;
   ddpp::dtype dtype_;
+  std::size_t rows_;
   bool has_gradient_ = false;
 };
 

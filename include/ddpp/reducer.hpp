@@ -264,7 +264,7 @@ class reducer {
   struct bucket {
     ddpp::dtype dtype{};
     std::size_t begin = 0, bytes = 0, count = 0;  // `begin`: bytes into the slab
-    std::vector<std::size_t> slots = {}, parameters = {}, offsets = {};
+    std::vector<std::size_t> slots = {}, parameters = {}, offsets = {}, rows = {};
     std::size_t missing = 0;  // gradients not ready yet
     work reduction = {};
   };
@@ -306,6 +306,7 @@ class reducer {
         places[slot] = {buckets.size(), total + b.bytes};
         b.parameters.push_back(model_.listed(slot));
         b.offsets.push_back(b.bytes / element);
+        b.rows.push_back(model_[slot].rows());
         b.bytes += sizes_[slot].bytes;
       }
       b.count = b.bytes / element;
@@ -483,7 +484,7 @@ class reducer {
       const stopwatch measured(communicating_);
       bucket& b = buckets_[index];
       gradient_bucket view(b.dtype, slab_.data() + b.begin, b.count, remaining_scale(), index,
-                           index + 1 == buckets_.size(), b.parameters, b.offsets);
+                           index + 1 == buckets_.size(), b.parameters, b.offsets, b.rows);
       hook_(inside, view);
       if (keep && !options_.gradient_as_bucket_view) {
         for (const std::size_t slot : b.slots) {
