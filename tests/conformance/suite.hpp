@@ -49,6 +49,9 @@ void on_ranks(int n, F f, std::chrono::milliseconds timeout = generous) {
 /// Sizes around every border: none, one, fewer than ranks, primes, several segments.
 inline constexpr std::size_t counts[] = {0, 1, 2, 7, 64, 1009, 70'001};
 
+/// What takes longest in a loop over ranks and counts, and shows nothing that neighbours do not.
+constexpr bool takes_long(int ranks, std::size_t count) { return count > 10'000 && ranks > 5 && ranks != 8; }
+
 /// Numbers of ranks go from 1 to this; sanitizers, which are slow, get by with fewer.
 inline const int most_ranks = [] {
   const char* const limit = std::getenv("DDPP_TEST_MOST_RANKS");
