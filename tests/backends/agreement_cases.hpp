@@ -471,6 +471,32 @@ TEST_CASE("agreement: a rank that is stopped, and then killed, is gone") {
   }
 }
 
+TEST_CASE("agreement: ranks are stopped and woken at random moments" * doctest::timeout(600)) {
+  for (unsigned seed = 0; seed < 8; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const int size = 2 + static_cast<int>(seed % 4);
+    voters all(size, [&](voter& self) {
+      for (std::uint64_t number = 1; number <= 15; ++number) {
+        self.agree(number, 200ms);
+        std::this_thread::sleep_for(10ms);
+      }
+      self.mark("done");
+      self.board.await_all("done", size);
+      EXPECT(roll_of(self.agree(16)) == std::string(static_cast<std::size_t>(size), 'v'));
+    });
+    for (int i = 0; i < 4; ++i) {
+      const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
+      std::this_thread::sleep_for(std::chrono::milliseconds(random() % 50));
+      all.stop(victim);
+      std::this_thread::sleep_for(std::chrono::milliseconds(random() % (i % 2 == 0 ? 300 : 3'000)));
+      if (random() % 2 == 0) all.wake(victim);
+    }
+    for (int r = 0; r < size; ++r) all.wake(r);
+    all.check_uniform();
+  }
+}
+
 TEST_CASE("agreement: ranks die at random moments in a loop of agreements" * doctest::timeout(600)) {
   for (unsigned seed = 0; seed < 50; ++seed) {
     CAPTURE(seed);

@@ -120,6 +120,7 @@ class tcp_star {
     const message goodbye = control_wire::of_goodbye(rank_, owner_.last_collective());
     tell_hub(goodbye);
     tell_members(goodbye);
+    for (control_channel& each : former_members_) each.send(control_wire::encode(goodbye));
   }
   bool is_leaving() const noexcept { return said_goodbye_; }
   /// The hub has repeated this rank's goodbye, so others know it too.
@@ -247,8 +248,9 @@ class tcp_star {
       each->second.flush();
       const bool is_open =
           each->second.receive([&](const message& m) { return owner_.take_from_member(member, m); });
-      const bool has_moved_on = is_outcast_ || deposed_[places(rank_)];  // to the next hub
-      if (!is_open && !has_moved_on && presence_.is_here(member)) {
+      // The members of one that is no hub any more are with the next one, which sees when they die.
+      const bool is_theirs = leads() && !is_outcast_ && !deposed_[places(rank_)];
+      if (!is_open && is_theirs && presence_.is_here(member)) {
         owner_.member_is_lost(member, "its connection closed without a goodbye");
       }
       each = is_open && presence_.is_here(member) ? std::next(each) : members_.erase(each);
@@ -260,7 +262,6 @@ class tcp_star {
   void find_hub(deadline now) {
     if (said_goodbye_ || is_outcast_) return;
     if (hub_ != -1 && (deposed_[places(hub_)] || presence_.of(hub_) == tcp_presence::state::lost)) {
-      calls_.clear();
       look_for_members_at_ = deadline::max();
       leads() ? step_down() : turn_away();
     }
@@ -325,13 +326,13 @@ class tcp_star {
     look_for_members_at_ = deadline::max();
     if (said_goodbye_) return;  // the next hub's business
     for (int r = 0; r < presence_.size(); ++r) {
-      const auto is_to_r = [r](const call& each) { return each.peer == r; };
-      const bool is_called = std::any_of(calls_.begin(), calls_.end(), is_to_r);
-      if (r != rank_ && presence_.is_here(r) && !members_.contains(r) && !is_called) begin_call(r);
+      if (r != rank_ && presence_.is_here(r) && !members_.contains(r)) begin_call(r);
     }
   }
 
   void begin_call(int peer) {
+    const auto is_to_peer = [peer](const call& each) { return each.peer == peer; };
+    if (std::any_of(calls_.begin(), calls_.end(), is_to_peer)) return;
     const tcp_endpoint& to = meeting_.endpoint(peer);
     const introduction who{purpose::control, meeting_.group(), rank_, peer};
     calls_.push_back(
@@ -354,6 +355,7 @@ class tcp_star {
     }
   }
 
+  /// Also long after another hub was found: then the news are what the peer has to know.
   void is_answered(call& done, deadline now) {
     control_channel channel(done.connector.take());
     if (done.peer == hub_) return follow(std::move(channel), now);
@@ -367,6 +369,8 @@ class tcp_star {
       if (said_goodbye_ || !presence_.is_here(done.peer) || members_.contains(done.peer)) return;
       if (is_refused) return owner_.member_is_lost(done.peer, "nobody listens at its address any more");
       look_for_members_at_ = now + time_to_come;
+    } else if (done.peer != hub_) {
+      return;
     } else if (is_refused) {
       refused_[places(done.peer)] = true;
       hub_ = -1;
