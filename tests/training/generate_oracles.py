@@ -17,6 +17,8 @@ try:
     import torch
     import torch.distributed
     from torch.utils.data import DistributedSampler
+
+    import torch_training
 except ImportError as missing:
     print(f"skip oracles: {missing}", file=sys.stdout if sys.argv[1:] == ["--check"] else sys.stderr)
     sys.exit(77)
@@ -104,7 +106,13 @@ def confusions():
         yield f"{{{classes}, {', '.join(braces(c) for c in [labels, predicted, table])}}}"
 
 
+def trainings():
+    for name, ranks, parameters in torch_training.trainings():
+        yield f'{{"{name}", {ranks}, {braces(parameters)}}}'
+
+
 TABLES = [
+    ("training", "const char* name; int ranks; std::vector<double> parameters;", trainings),
     ("permutation", "std::size_t count; std::uint64_t seed; std::vector<std::size_t> order;", permutations),
     ("permutation_sum", "std::size_t count; std::uint64_t seed, sum;", permutation_sums),
     ("sampling", "std::size_t count; bool shuffle, drop_last; std::vector<std::vector<std::size_t>> ranks;", samplers),
@@ -167,4 +175,5 @@ def main():
     return 1
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
