@@ -17,7 +17,8 @@ namespace ddpp {
 /// MASTER_ADDR:MASTER_PORT. At a tcp address rank 0 serves the store if nobody does yet, as long as one of
 /// its groups lives.
 ///
-/// Throws `timeout_error` naming the ranks that did not come; `init_error` for a bad address, half an
+/// Throws `timeout_error` naming the ranks that did not come; `peer_lost` when one that had come has died or
+/// given up, where the store can tell (a tcp and a file store can); `init_error` for a bad address, half an
 /// environment, a rank that two processes have; `authentication_error` when they have different secrets;
 /// `usage_error` for options that contradict each other.
 template <transport T, class A = algorithms::automatic>

@@ -50,6 +50,8 @@ class prefix_store final : public store {
   }
   std::string queue_pop(const std::string& key) override { return base_->queue_pop(prefix_ + key); }
   std::int64_t queue_length(const std::string& key) override { return base_->queue_length(prefix_ + key); }
+  std::shared_ptr<void> hold(const std::string& key) override { return base_->hold(prefix_ + key); }
+  bool is_held(const std::string& key) override { return base_->is_held(prefix_ + key); }
   std::chrono::milliseconds timeout() const override { return base_->timeout(); }
   void set_timeout(std::chrono::milliseconds timeout) override { base_->set_timeout(timeout); }
   bool outlives_ranks() const override { return base_->outlives_ranks(); }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,6 +47,18 @@ class store {
   virtual void queue_push(const std::string& key, std::string_view value) = 0;
   virtual std::string queue_pop(const std::string& key) = 0;
   virtual std::int64_t queue_length(const std::string& key) = 0;
+
+  /// Says `key`, which nobody else uses, until the result goes or this process ends, however it ends. It is
+  /// no key of the functions above. Null: this store cannot tell who ends.
+  virtual std::shared_ptr<void> hold(const std::string& key) {
+    (void)key;
+    return nullptr;
+  }
+  /// Whether somebody says it now. True where this store cannot tell.
+  virtual bool is_held(const std::string& key) {
+    (void)key;
+    return true;
+  }
 
   virtual std::chrono::milliseconds timeout() const = 0;
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;

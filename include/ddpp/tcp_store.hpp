@@ -88,6 +88,9 @@ class tcp_store final : public store {
   std::string queue_pop(const std::string& key) override { return client_->queue_pop(key, limit()); }
   std::int64_t queue_length(const std::string& key) override { return client_->queue_length(key, limit()); }
 
+  std::shared_ptr<void> hold(const std::string& key) override { return client_->hold(key, limit()); }
+  bool is_held(const std::string& key) override { return client_->is_held(key, limit()); }
+
   std::chrono::milliseconds timeout() const override { return limit(); }
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_.store(timeout.count()); }
   bool outlives_ranks() const override { return false; }

@@ -412,10 +412,10 @@ TEST_CASE("a timeout names the ranks that have not come, on every rank") {
   for (const std::string& text : on_threads(2, [&](int rank) { join(store, rank + 1, 3, 100ms); })) {
     CHECK(says(text, "timeout_error: rank 0 has not come within 100 ms"));
   }
-  // One of the others may be the first to lose patience.
-  const auto impatient = on_threads(2, [&](int rank) { join(store, rank, 3, rank == 0 ? 600ms : 100ms); });
+  // One of the others may be the first to lose patience: nobody waits longer.
+  const auto impatient = on_threads(2, [&](int rank) { join(store, rank, 3, rank == 0 ? 20s : 100ms); });
   CHECK(says(impatient[1], "timeout_error: rank 2 has not come within 100 ms"));
-  CHECK(says(impatient[0], "timeout_error: rank 2 has not come within 600 ms"));
+  CHECK(says(impatient[0], "timeout_error: rank 2 has not come within 100 ms"));
 }
 
 TEST_CASE("two processes with one rank: an error that names it, on every rank, at once") {
@@ -566,25 +566,33 @@ TEST_CASE("an address that is taken for a moment only") {
   leaving.join();
 }
 
-TEST_CASE("the server dies while the others wait: bounded") {
-  const std::string url = unused_url();
-  const pid_t server = ::fork();
-  if (server == 0) {
+/// Rank `victim` of three comes and is killed while rank `waiting`, in this process, waits for the third.
+/// What that is told.
+std::string told_of_death(const std::string& url, int victim, int waiting) {
+  const pid_t child = ::fork();
+  if (child == 0) {
     try {
-      come_together({.init_method = url, .rank = 0, .world_size = 3});
+      come_together({.init_method = url, .rank = victim, .world_size = 3});
     } catch (...) {
     }
     ::_exit(0);
   }
   std::thread killer([&] {
-    std::this_thread::sleep_for(100ms);
-    ::kill(server, SIGKILL);
-    ::waitpid(server, nullptr, 0);
+    std::this_thread::sleep_for(300ms);
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
   });
-  const std::string text = text_of<ddpp::timeout_error>(
-      [&] { come_together({.init_method = url, .rank = 1, .world_size = 3, .init_timeout = 600ms}); });
+  const std::string text = text_of<ddpp::peer_lost>(
+      [&] { come_together({.init_method = url, .rank = waiting, .world_size = 3, .timeout = 60s}); });
   killer.join();
-  CHECK(says(text, "rank 0"));
+  return text;
+}
+
+TEST_CASE("a rank dies while the others wait: they are told at once") {
+  for (const std::string& url : {unused_url(), "file://" + scratch_path()}) {
+    CHECK(says(told_of_death(url, 0, 1), "rank 0 died"));
+    CHECK(says(told_of_death(url, 1, 0), "rank 1 died"));
+  }
 }
 
 TEST_CASE("a world of one meets nobody") {

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -30,12 +31,21 @@ class segment_meeting {
  public:
   explicit segment_meeting(const bootstrap& boot) : boot_(boot) {}
 
-  std::unique_ptr<fabric_memory> join() { return boot_.rank == 0 ? lead() : follow(); }
+  std::unique_ptr<fabric_memory> join() {
+    if (boot_.rank != 0) return follow();
+    try {
+      return lead();
+    } catch (const std::exception& e) {
+      tell_latecomers(e.what());
+      throw;
+    }
+  }
 
  private:
   static constexpr const char* first_key = "shm/segment";
   static constexpr const char* named_key = "shm/named";
   static constexpr const char* unreachable_key = "shm/unreachable";
+  static constexpr const char* gone_key = "shm/gone";
 
   [[gnu::cold]] std::unique_ptr<fabric_memory> lead() {
     auto segment = publish(first_key, shared_segment::create_anonymous);
@@ -48,6 +58,14 @@ class segment_meeting {
     }
     segment->close_doors();
     return segment;
+  }
+
+  /// Whoever has not found the segment yet will not: it goes with rank 0.
+  [[gnu::cold]] void tell_latecomers(const char* why) noexcept {
+    try {
+      if (boot_.size > 1) boot_.store->set(gone_key, why);
+    } catch (const std::exception&) {  // the store has gone, too
+    }
   }
 
   [[gnu::cold]] std::unique_ptr<fabric_memory> follow() {
@@ -98,7 +116,8 @@ class segment_meeting {
     }
     auto segment = shared_segment::open(boot_.size, there);
     if (segment == nullptr && errno == ENOENT && there.processes == here.processes) {
-      throw init_error(text("rank ", boot_.rank, ": rank 0 died or gave up while the group came together"));
+      throw init_error(text("rank ", boot_.rank, ": rank 0 died or gave up while the group came together",
+                            boot_.store->check({gone_key}) ? ": " + boot_.store->get(gone_key) : ""));
     }
     return segment;
   }

@@ -27,7 +27,11 @@ inline bool await_key(const bootstrap& boot, const std::string& key) {
     } catch (const timeout_error&) {
       if (slice.count() == 0) return false;
     }
-    boot.check_peers();
+    try {
+      boot.check_peers();
+    } catch (const peer_lost&) {
+      if (!boot.store->check({key})) throw;  // else it was its last word
+    }
   }
 }
 

@@ -9,10 +9,12 @@
 // follows it looks at the group's key now and then, and goes over to the new nonce. A counter of 2 tells that
 // two processes have the same rank: the second says so at nonce/clash and never joins. So does who counts
 // other ranks than rank 0, whose number ends the nonce. After a clash rank 0, which may serve the store,
-// waits a moment for the others to come and hear of it.
+// waits a moment for the others to come and hear of it. So it does when its word is that somebody is missing,
+// or has died meanwhile (see presence.hpp).
 #pragma once
 
 #include <ddpp/detail/deadline.hpp>
+#include <ddpp/detail/presence.hpp>
 #include <ddpp/detail/socket.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
@@ -22,6 +24,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,18 +62,22 @@ class group_formation {
         timeout_(timeout) {}
 
   /// Blocks until all ranks have come and returns the nonce, a prefix for the group's keys. Throws
-  /// `timeout_error` naming who is missing, `init_error` when a rank is there twice.
+  /// `timeout_error` naming who is missing, `peer_lost` when a rank that had come is there no more,
+  /// `init_error` when one is there twice.
   [[gnu::cold]] std::string run() { return rank_ == 0 ? lead() : follow(); }
+
+  /// Afterwards: shows that this rank is there until it has become a member.
+  presence take_presence() { return std::move(*presence_); }
 
  private:
   using milliseconds = std::chrono::milliseconds;
 
-  /// How long to wait at a time before looking for what else may have happened: 10 ms doubling to 1 s.
+  /// How long to wait at a time before looking for what else may have happened: 10 ms doubling to 250 ms.
   class patience {
    public:
     milliseconds next(deadline until) {
       const milliseconds now = length_;
-      length_ = std::min(2 * length_, milliseconds(1000));
+      length_ = std::min(2 * length_, presence::interval);
       return std::min(now, time_left(until));
     }
 
@@ -79,24 +87,33 @@ class group_formation {
 
   [[gnu::cold]] std::string lead() {
     nonce_ = text(random_nonce(), "-", size_);
+    come();
     store_.set(key_, nonce_);
     std::vector<std::string> members;
     for (int r = 1; r < size_; ++r) members.push_back(member(r));
     patience slice;
-    for (bool all_here = false; !all_here;) {
-      all_here = came(members, slice.next(until_));
+    for (;;) {
+      const bool all_here = came(members, slice.next(until_));
       check_sole_leader();
       if (store_.check({word("clash")})) {
         const std::string why = store_.get(word("clash"));
         store_.set(word("go"), why);
-        await_hearing(members);
+        await_hearing(1);
         store_.delete_key(key_);
         throw rank_taken(why);
       }
-      if (!all_here && time_left(until_) == milliseconds(0)) {
-        const std::string why = missing_ranks();
+      if (all_here) break;
+      const bool one_gave_up = store_.check({word("gave up")});
+      if (one_gave_up || time_left(until_) == milliseconds(0)) {
+        const std::string why = one_gave_up ? store_.get(word("gave up")) : missing_ranks();
         give_word(text(timed_out, why));
+        await_hearing(0);
         throw timeout_error(why);
+      }
+      if (const std::optional<int> gone = presence_->first_gone()) {
+        give_word(text(lost, *gone));
+        await_hearing(0);
+        throw_lost_in_init(*gone, rank_);
       }
     }
     give_word(go);
@@ -108,11 +125,15 @@ class group_formation {
     store_.set(word("go"), verdict);
   }
 
-  [[gnu::cold]] void await_hearing(const std::vector<std::string>& members) {
-    const deadline until = std::min(until_, deadline_after(std::chrono::seconds(1)));
+  /// Waits a second at most until all that have come have heard, but for those that are gone; of each rank
+  /// `least` are waited for.
+  [[gnu::cold]] void await_hearing(std::int64_t least) {
+    const deadline until = deadline_after(std::chrono::seconds(1));
     for (; time_left(until).count() > 0; std::this_thread::sleep_for(milliseconds(10))) {
       std::int64_t expected = 0;
-      for (const std::string& each : members) expected += std::max<std::int64_t>(store_.add(each, 0), 1);
+      for (int r = 1; r < size_; ++r) {
+        if (!presence_->is_gone(r)) expected += std::max(store_.add(member(r), 0), least);
+      }
       if (store_.add(word("heard"), 0) >= expected) return;
     }
   }
@@ -130,9 +151,10 @@ class group_formation {
       return follow_word();
     } catch (const rank_taken&) {
       throw;
-    } catch (const init_error&) {  // rank 0 has heard of it and has gone, and the store with it
-      if (clash_.empty()) throw;
-      throw rank_taken(clash_);
+    } catch (const init_error&) {  // the store has gone, and rank 0 with it
+      if (!clash_.empty()) throw rank_taken(clash_);
+      if (leader_was_there_) throw_lost_in_init(0, rank_);
+      throw;
     }
   }
 
@@ -147,15 +169,31 @@ class group_formation {
         slice = {};
       }
       if (came({word("go")}, slice.next(until_))) return obey(store_.get(word("go")));
-      if (time_left(until_) == milliseconds(0)) throw timeout_error(missing_ranks());
+      if (time_left(until_) == milliseconds(0)) {
+        const std::string why = missing_ranks();
+        store_.set(word("gave up"), why);
+        throw timeout_error(why);
+      }
+      const bool leader_is_gone = leader_was_there_ && presence_->is_gone(0);
       const std::string current = store_.compare_set(key_, no_nonce, no_nonce);
-      if (current == nonce_ || current.empty() || store_.check({word("go")})) continue;
-      nonce_.clear();  // the one followed was an earlier run's
+      if (store_.check({word("go")})) continue;
+      if (current != nonce_ && !current.empty()) {
+        nonce_.clear();  // the one followed was an earlier run's
+      } else if (leader_is_gone) {
+        throw_lost_in_init(0, rank_);
+      }
     }
+  }
+
+  [[gnu::cold]] void come() {
+    presence_.emplace(store_, nonce_, rank_, size_);
+    presence_->come();
+    leader_was_there_ = presence_->is_there(0);  // else it died in an earlier run
   }
 
   /// Returns why this rank cannot be a member, if there is a reason.
   [[gnu::cold]] std::string announce() {
+    come();
     const std::string size = nonce_.substr(nonce_.find('-') + 1);
     std::string why;
     if (size != text(size_)) {
@@ -171,12 +209,13 @@ class group_formation {
   }
 
   [[gnu::cold]] std::string obey(const std::string& verdict) {
+    if (verdict != go) store_.add(word("heard"), 1);
     if (verdict.starts_with(timed_out))
       throw timeout_error(verdict.substr(std::string_view(timed_out).size()));
-    if (verdict != go) {
-      store_.add(word("heard"), 1);
-      throw rank_taken(verdict);
+    if (verdict.starts_with(lost)) {
+      throw_lost_in_init(std::atoi(verdict.c_str() + std::string_view(lost).size()), rank_);
     }
+    if (verdict != go) throw rank_taken(verdict);
     if (!clash_.empty()) throw rank_taken(clash_);
     return nonce_;
   }
@@ -210,7 +249,7 @@ class group_formation {
   std::string member(int rank) const { return text(nonce_, "/rank/", rank); }
   std::string word(const char* name) const { return text(nonce_, "/", name); }
 
-  static constexpr const char *go = "go", *timed_out = "timeout: ";
+  static constexpr const char *go = "go", *timed_out = "timeout: ", *lost = "lost: ";
   /// No nonce looks like this: comparing with it reads the key without waiting for it.
   static constexpr std::string_view no_nonce = "-";
 
@@ -221,6 +260,8 @@ class group_formation {
   milliseconds timeout_;
   std::string nonce_;
   std::string clash_;  // why this rank does not join
+  std::optional<presence> presence_;
+  bool leader_was_there_ = false;
 };
 
 }  // namespace ddpp::detail

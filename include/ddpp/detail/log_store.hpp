@@ -112,6 +112,17 @@ class log_store : public store {
 
   std::int64_t queue_length(const std::string& key) override { return look(*this).now().length(key); }
 
+  std::shared_ptr<void> hold(const std::string& key) override {
+    opened& at = file(deadline_after(timeout()));
+    const std::lock_guard lock(at.mutex);
+    return at.log.hold(key);
+  }
+  bool is_held(const std::string& key) override {
+    opened& at = file(deadline_after(timeout()));
+    const std::lock_guard lock(at.mutex);
+    return at.log.is_held(key);
+  }
+
   std::chrono::milliseconds timeout() const override { return std::chrono::milliseconds(timeout_.load()); }
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_.store(timeout.count()); }
 

@@ -10,6 +10,7 @@
 #include <ddpp/detail/init_method.hpp>
 #include <ddpp/detail/join_group.hpp>
 #include <ddpp/detail/launch_meeting.hpp>
+#include <ddpp/detail/presence.hpp>
 #include <ddpp/detail/secret.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/environment.hpp>
@@ -275,10 +276,25 @@ inline std::shared_ptr<tcp_store> join_tcp_store(const init_method& place,
   }
 }
 
+/// All ranks of a group have come to a store, and its keys there have a prefix.
+struct joined_group {
+  std::shared_ptr<store> meeting = {};
+  std::string prefix = {};
+  std::shared_ptr<presence> mine = {};
+};
+
+[[gnu::cold]] inline joined_group join_in(std::shared_ptr<store> meeting, const appointment& at,
+                                          const std::string& name, deadline until,
+                                          std::chrono::milliseconds timeout) {
+  group_formation forming(*meeting, name, at.rank, at.size, until, timeout);
+  std::string prefix = forming.run();
+  return {std::move(meeting), std::move(prefix), std::make_shared<presence>(forming.take_presence())};
+}
+
 /// Joins the group in a tcp store. A store left over from an earlier group may go while this rank waits in it
 /// (its rank 0 has finished that group later than this rank did): then there is a new one to join.
-[[gnu::cold]] inline std::pair<std::shared_ptr<tcp_store>, std::string> join_by_tcp(
-    const appointment& at, const std::string& name, deadline until, std::chrono::milliseconds timeout) {
+[[gnu::cold]] inline joined_group join_by_tcp(const appointment& at, const std::string& name, deadline until,
+                                              std::chrono::milliseconds timeout) {
   const std::string where = host_and_port(at.place.host, at.place.port);
   std::shared_ptr<tcp_store> meeting = store_registry::instance().find(where);
   for (retry_pause pause;; pause.sleep(until)) {
@@ -287,7 +303,7 @@ inline std::shared_ptr<tcp_store> join_tcp_store(const init_method& place,
       store_registry::instance().put(where, meeting);
     }
     try {
-      return {meeting, group_formation(*meeting, name, at.rank, at.size, until, timeout).run()};
+      return join_in(meeting, at, name, until, timeout);
     } catch (const authentication_error&) {
       throw;
     } catch (const rank_taken&) {
@@ -303,6 +319,7 @@ inline std::shared_ptr<tcp_store> join_tcp_store(const init_method& place,
 struct gathering {
   bootstrap boot = {};
   bool serves_the_store = false;  ///< this process does, and the others need it until they have settled
+  std::shared_ptr<presence> mine = {};
 };
 
 /// Blocks until all ranks of the group have come to the store, and knows what a transport is constructed
@@ -320,22 +337,21 @@ struct gathering {
   boot.flight_recorder = flight_recorder_of(options);
   if (at.size == 1) return result;
 
-  std::shared_ptr<store> meeting = at.known;
-  std::string nonce;
-  if (!meeting && at.place.is == init_method::kind::tcp) {
-    auto [joined, its_nonce] = join_by_tcp(at, options.group_name, until, timeout);
-    result.serves_the_store = joined->serves();
-    meeting = std::move(joined);
-    nonce = std::move(its_nonce);
+  joined_group joined;
+  if (!at.known && at.place.is == init_method::kind::tcp) {
+    joined = join_by_tcp(at, options.group_name, until, timeout);
   } else {
-    if (!meeting) meeting = std::make_shared<file_store>(at.place.path, timeout);
-    nonce = group_formation(*meeting, options.group_name, at.rank, at.size, until, timeout).run();
+    const auto meeting = at.known ? at.known : std::make_shared<file_store>(at.place.path, timeout);
+    joined = join_in(meeting, at, options.group_name, until, timeout);
   }
-  if (!options.store) meeting->set_timeout(options.timeout);
-  const auto* const tcp = dynamic_cast<const tcp_store*>(meeting.get());
+  if (!options.store) joined.meeting->set_timeout(options.timeout);
+  const auto* const tcp = dynamic_cast<const tcp_store*>(joined.meeting.get());
+  result.serves_the_store = !at.known && tcp && tcp->serves();
+  result.mine = joined.mine;
   boot.host = tcp ? tcp->local_address() : "127.0.0.1";
   boot.secret = at.secret.empty() ? job_secret() : at.secret;
-  boot.store = std::make_shared<prefix_store>(nonce, std::move(meeting));
+  boot.check_peers = [mine = joined.mine] { mine->look(); };
+  boot.store = std::make_shared<prefix_store>(joined.prefix, std::move(joined.meeting));
   return result;
 }
 
@@ -345,12 +361,12 @@ template <class Failed>
 void settle(const gathering& group, Failed&& failed) {
   const bootstrap& boot = group.boot;
   if (boot.size == 1) return;
-  if (boot.store->add("settled", 1) == boot.size) {
-    try {
-      boot.store->set("all settled", "");
-    } catch (const init_error&) {
-      if (group.serves_the_store) throw;  // else it was read, and the store ended before the answer came here
-    }
+  try {
+    group.mine->settle();
+    if (boot.store->add("settled", 1) == boot.size) boot.store->set("all settled", "");
+  } catch (const init_error&) {
+    // Of the store another process may let go as soon as it has read this, or the group has failed.
+    if (group.serves_the_store) throw;
   }
   while (group.serves_the_store && !boot.store->check({"all settled"}) && !failed()) {
     const auto slice = std::min(time_left(boot.deadline), std::chrono::milliseconds(500));

@@ -28,6 +28,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fcntl.h>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <sys/stat.h>
@@ -93,11 +94,29 @@ class store_log {
 
   class change;
 
+  /// An open file with a lock of its own on the key's byte, which goes with the last process that has it
+  /// open.
+  std::shared_ptr<void> hold(const std::string& key) {
+    auto file =
+        std::make_shared<descriptor>(::open(text("/proc/self/fd/", file_.get()).c_str(), O_RDWR | O_CLOEXEC));
+    if (!*file) {
+      refuse_lack_of_descriptors();
+      return nullptr;  // no /proc
+    }
+    struct flock byte = byte_at(place_of(key), F_WRLCK);
+    return ::fcntl(file->get(), F_OFD_SETLK, &byte) == 0 ? file : nullptr;
+  }
+  bool is_held(const std::string& key) const {
+    struct flock byte = byte_at(place_of(key), F_WRLCK);
+    return ::fcntl(file_.get(), F_OFD_GETLK, &byte) != 0 || byte.l_type != F_UNLCK;
+  }
+
   const std::string& path() const noexcept { return path_; }
 
  private:
   static constexpr std::string_view magic{"ddpp store 1\n\0\0\0", 16};
   static constexpr off_t turn = off_t{1} << 62, members = turn + 1;
+  static constexpr off_t held_keys = off_t{1} << 61;  ///< that many bytes from there, below the two above
 
   struct record_header {
     std::uint64_t checksum;
@@ -192,12 +211,20 @@ class store_log {
     end_ = magic.size();
   }
 
-  bool try_lock(off_t which, short how) noexcept {
+  static struct flock byte_at(off_t which, short how) noexcept {
     struct flock range {};
     range.l_type = how;
     range.l_whence = SEEK_SET;
     range.l_start = which;
     range.l_len = 1;
+    return range;
+  }
+  static off_t place_of(const std::string& key) {
+    return held_keys + static_cast<off_t>(checksum({}, key, {}) % static_cast<std::uint64_t>(held_keys));
+  }
+
+  bool try_lock(off_t which, short how) noexcept {
+    struct flock range = byte_at(which, how);
     return ::fcntl(file_.get(), F_OFD_SETLK, &range) == 0;
   }
 

@@ -89,6 +89,19 @@ class store_client {
   std::string queue_pop(const std::string& key, milliseconds timeout) {
     return single(call(request::queue_pop, {key}, 1, timeout));
   }
+  /// As long as the connection lasts that the result is.
+  std::shared_ptr<void> hold(const std::string& key, milliseconds timeout) {
+    const deadline until = deadline_after(std::max(timeout, answer_time));
+    auto connection = std::make_shared<descriptor>(connect(until, when_refused::give_up));
+    const std::string message = encoded(request::hold, {key});
+    if (send_all(connection->get(), std::as_bytes(std::span(message)), until) == transfer::closed)
+      throw_gone();
+    if (receive(connection->get(), until).code != reply::ok) throw_nonsense();
+    return connection;
+  }
+  bool is_held(const std::string& key, milliseconds timeout) {
+    return number(call(request::is_held, {key}, 1, timeout)) != 0;
+  }
   std::int64_t queue_length(const std::string& key, milliseconds timeout) {
     return number(call(request::queue_length, {key}, 1, timeout));
   }

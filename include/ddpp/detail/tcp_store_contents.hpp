@@ -51,6 +51,9 @@ class store_contents {
     return what.is_queue ? table_.length(what.name) > 0 : table_.find(what.name) != nullptr;
   }
 
+  /// Undoes `hold`.
+  void let_go(const std::string& key) { held_.erase(key); }
+
   /// Of the keys that a waiting request names, those that are not there.
   std::vector<std::string> missing(request what, const std::vector<std::string>& with) const {
     std::vector<std::string> result;
@@ -90,6 +93,11 @@ class store_contents {
         return queue_pop(with[0]);
       case request::queue_length:
         return result(text(table_.length(with[0])));
+      case request::hold:
+        held_.set(with[0], {});
+        return result({});
+      case request::is_held:
+        return result(held_.find(with[0]) != nullptr ? "1" : "0");
       case request::cancel:
         break;
     }
@@ -200,6 +208,7 @@ class store_contents {
   }
 
   store_table table_;
+  store_table held_;
 };
 
 }  // namespace ddpp::detail

@@ -35,6 +35,8 @@ enum class request : std::uint32_t {
   queue_push,
   queue_pop,
   queue_length,
+  hold,  ///< the key is held until the connection ends
+  is_held,
   cancel
 };
 

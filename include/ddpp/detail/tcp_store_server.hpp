@@ -70,6 +70,7 @@ class store_server {
     store_wire::request request = {};  // while parked, with its strings and what it waits for
     std::vector<std::string> strings = {};
     contents::topic topic = {};
+    std::vector<std::string> held = {};  // keys, until the connection ends
   };
 
   void run() {
@@ -117,6 +118,7 @@ class store_server {
 
   void dismiss(client& one) {
     unpark(one);
+    for (const std::string& key : one.held) contents_.let_go(key);
     clients_[static_cast<std::size_t>(one.socket.get())].reset();  // closing takes it out of the epoll set
   }
 
@@ -162,6 +164,8 @@ class store_server {
 
   void execute(client& one, store_wire::request what, std::vector<std::string> strings) {
     contents::outcome outcome = contents_.execute(what, strings);
+    if (what == store_wire::request::hold && outcome.code == store_wire::reply::ok)
+      one.held.push_back(strings[0]);
     if (outcome.must_wait) {
       one.parked = true;
       one.request = what;
