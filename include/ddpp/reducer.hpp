@@ -20,6 +20,7 @@
 #include <ddpp/bucket_assignment.hpp>
 #include <ddpp/detail/model.hpp>
 #include <ddpp/detail/scaling.hpp>
+#include <ddpp/detail/step_trace.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/fingerprint.hpp>
 #include <ddpp/gradient_bucket.hpp>
@@ -146,6 +147,7 @@ class reducer {
   void arm(const step_plan& plan) {
     const std::lock_guard lock(mutex_);
     begin_step(plan);
+    trace_.begin_step();
     if (!plan.synchronised) return;
     start_or_drop([&] {
       if (plan.weight) start_weight_reduction();
@@ -174,6 +176,8 @@ class reducer {
 
   void wait() {
     const stopwatch measured(waiting_);
+    trace_.end_computation();
+    const step_trace::span traced(trace_, step_trace::lane::program, "wait");
     std::unique_lock lock(mutex_);
     if (phase_ == phase::idle) throw reducer_error("wait() was called without prepare()");
     if (phase_ == phase::armed) check_unmarked();
@@ -460,6 +464,7 @@ class reducer {
 
   void start_bucket(std::size_t index, bool keep) {
     bucket& b = buckets_[index];
+    trace_.bucket_is_ready(index);
     const fingerprint print{
         .count = b.count,
         .element_size = static_cast<std::uint16_t>(model_[b.slots.front()].element_size()),
@@ -482,6 +487,8 @@ class reducer {
   void reduce(C& inside, std::size_t index, bool keep) {
     {
       const stopwatch measured(communicating_);
+      const step_trace::span traced(trace_, step_trace::lane::communication, "reduction of bucket",
+                                    static_cast<int>(index));
       bucket& b = buckets_[index];
       gradient_bucket view(b.dtype, slab_.data() + b.begin, b.count, remaining_scale(), index,
                            index + 1 == buckets_.size(), b.parameters, b.offsets, b.rows);
@@ -592,6 +599,8 @@ class reducer {
   std::vector<std::int32_t> usage_counts_;  // how many ranks used it, once usage_reduction_ is done
   work usage_reduction_;
   std::vector<std::size_t> globally_unused_;
+
+  step_trace trace_{comm_.rank()};
 
   std::atomic<std::size_t> finished_{0};
   std::atomic<std::uint64_t> synchronised_steps_{0};

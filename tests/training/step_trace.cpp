@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSL-1.0
+// The timeline of training steps that DDPP_TRACE asks for.
+#include <ddpp/backends/threads.hpp>
+#include <ddpp/distributed_data_parallel.hpp>
+#include <ddpp/launch.hpp>
+
+#include <cstddef>
+#include <cstdlib>
+#include <doctest/doctest.h>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "../support/ranks.hpp"
+
+namespace {
+
+std::string content_of(const std::string& file) {
+  std::ostringstream all;
+  all << std::ifstream(file).rdbuf();
+  return all.str();
+}
+
+std::size_t occurrences(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+void train(int steps) {
+  ddpp::launch<ddpp::threads>(2, [steps](auto& comm) {
+    std::vector<float> a(300), b(300), a_gradient(300), b_gradient(300);
+    ddpp::distributed_data_parallel ddp(
+        comm, {ddpp::parameter("a", a, a_gradient), ddpp::parameter("b", b, b_gradient)},
+        {.bucket_cap_mb = 1.0 / 1024});
+    for (int s = 0; s < steps; ++s) {
+      ddp.prepare();
+      ddp.mark_ready(1);
+      ddp.mark_ready(0);
+      ddp.wait();
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("each rank writes when buckets were ready, reduced and waited for") {
+  const support::scratch_directory directory;
+  ::setenv("DDPP_TRACE", directory.file("trace").c_str(), 1);
+  train(3);
+  ::unsetenv("DDPP_TRACE");
+  for (const int rank : {0, 1}) {
+    const std::string trace = content_of(directory.file("trace.rank" + std::to_string(rank) + ".json"));
+    CHECK(trace.starts_with("[\n{"));
+    CHECK(trace.ends_with("},\n"));
+    CHECK(occurrences(trace, "\"name\": \"rank " + std::to_string(rank) + "\"") == 1);
+    for (const char* each : {"bucket 0 ready", "bucket 1 ready", "reduction of bucket 0",
+                             "reduction of bucket 1", "forward and backward", "\"wait\""}) {
+      CAPTURE(each);
+      CHECK(occurrences(trace, each) == 3);
+    }
+  }
+}
+
+TEST_CASE("nothing is written unless it was asked for, and what cannot be is an error") {
+  const support::scratch_directory directory;
+  train(1);
+  CHECK(std::filesystem::is_empty(directory.file("")));
+  ::setenv("DDPP_TRACE", directory.file("missing/trace").c_str(), 1);
+  CHECK_THROWS_AS(train(1), ddpp::usage_error);
+  ::unsetenv("DDPP_TRACE");
+}
