@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ddpp/concepts.hpp>
+#include <ddpp/detail/await_key.hpp>
 #include <ddpp/detail/fabric_arrival.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/memory_transport.hpp>
@@ -57,6 +58,7 @@ class segment_meeting {
       meet(*segment, [] {});
     }
     segment->close_doors();
+    if (boot_.size > 1) forget_keys(boot_, {first_key, named_key, unreachable_key});
     return segment;
   }
 

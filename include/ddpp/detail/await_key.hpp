@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <initializer_list>
 #include <string>
 
 namespace ddpp::detail {
@@ -32,6 +33,14 @@ inline bool await_key(const bootstrap& boot, const std::string& key) {
     } catch (const peer_lost&) {
       if (!boot.store->check({key})) throw;  // else it was its last word
     }
+  }
+}
+
+/// All have come, and nobody looks at these keys any more: a store that lives long need not keep them.
+inline void forget_keys(const bootstrap& boot, std::initializer_list<std::string> keys) {
+  try {
+    for (const std::string& key : keys) boot.store->delete_key(key);
+  } catch (const error&) {  // the store has gone, and the keys with it
   }
 }
 

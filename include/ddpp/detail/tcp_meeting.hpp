@@ -78,10 +78,13 @@ class tcp_meeting {
       boot.check_peers();
       lock.lock();
     }
-    if (together_) return;  // a failure since then is for the first operation to report
+    const bool together = together_;
     const std::optional<failure> problem = problem_;
     std::string missing = missing_endpoints();
     lock.unlock();
+    if (together) {  // a failure since then is for the first operation to report
+      return forget_keys(boot, {"tcp/" + std::to_string(rank_)});
+    }
     if (missing.empty()) missing = missing_ranks(*boot.store);
     if (!problem) throw_missing(missing);
     if (problem->kind == failure_kind::timeout) throw timeout_error(whose() + problem->text);
