@@ -183,9 +183,12 @@ communicator<T, A> communicator<T, A>::new_group(const std::string& key, const s
     look();
     watch->look_for_cause();
     throw;
-  } catch (const timeout_error&) {
-    look();
-    watch->look_for_cause();
+  } catch (const timeout_error& e) {
+    try {
+      look();
+    } catch (const timeout_error&) {  // the store does not answer
+    }
+    watch->look_for_absence(e.what());
     throw;
   }
 }
@@ -235,10 +238,15 @@ communicator<T, A> communicator<T, A>::subgroup(const std::vector<int>& ranks) {
   const std::uint64_t number = group_->next_subgroup(list);
   std::function<void()> look = [] {};
   if (ranks.size() > 1) {
-    const auto call = std::make_shared<detail::subgroup_call>(
-        group_->origin().store, rank(), ranks, list, number,
-        [group = group_.get()](const std::string& other) { return group->subgroups_of(other); });
-    look = [call] { call->look(); };
+    try {
+      const auto call = std::make_shared<detail::subgroup_call>(
+          group_->origin().store, rank(), ranks, list, number,
+          [group = group_.get()](const std::string& other) { return group->subgroups_of(other); });
+      look = [call] { call->look(); };
+    } catch (const timeout_error& e) {
+      detail::member_watch<T>(*group_, ranks, "subgroup").look_for_absence(e.what());
+      throw;
+    }
   }
   return new_group(detail::text("subgroup.", list, ".", number), ranks, "subgroup", look);
 }

@@ -7,10 +7,13 @@
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/group.hpp>
 #include <ddpp/detail/text.hpp>
+#include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
 
 #include <chrono>
+#include <cstddef>
+#include <limits>
 #include <string>
 #include <thread>
 #include <utility>
@@ -33,7 +36,27 @@ class member_watch {
     from_.check_usable([&] { return std::string(operation_); }, operation_);
   }
 
-  /// The same, for as long as a death may take to become known: a better reason than what it brought about.
+  /// After a timeout: throws the death that brought it about, or a timeout_error that names who does not
+  /// answer.
+  void look_for_absence(const std::string& what_timed_out) {
+    looks_at_leaver_ = std::numeric_limits<int>::min();  // who leaves now has given up, too
+    look_for_cause();
+    if constexpr (has_control_plane<T>) {
+      const auto ranks = from_.transport().survey(deadline_after(std::chrono::seconds(1)));
+      std::vector<int> absent;
+      for (const int member : members_) {
+        const auto is = ranks[static_cast<std::size_t>(member)].is;
+        if (is == rank_state::presence::unknown || is == rank_state::presence::stopped)
+          absent.push_back(member);
+      }
+      if (absent.empty()) return;
+      throw timeout_error(text("rank ", from_.rank(), ", ", operation_, ": ", list_of_ranks(absent),
+                               absent.size() == 1 ? " does" : " do", " not answer; ", what_timed_out));
+    }
+  }
+
+  /// The same as look(), for as long as a death may take to become known: a better reason than what it
+  /// brought about.
   void look_for_cause() {
     const deadline until = deadline_after(std::chrono::seconds(1));
     do {
