@@ -142,12 +142,15 @@ processor afterwards, and that nothing is left in /dev/shm and no process.
 - `peer_lost`, `revoked_error` and `mismatch_error` have the rank as `rank()`; `timeout_error` and `init_error` name it
   in the text.
 - A stopped rank is alive, and only a timeout tells that it is absent: it was 1 s here (2 s in the rows of init). On
-  tcp up to one second more goes by with asking all ranks where they stand, which the stopped one does not answer.
+  tcp up to three seconds more go by with asking all ranks where they stand, and where the stopped one is rank 0,
+  through which they hear of each other, with doing without it. Where it also serves the store, as in these rows of
+  subgroup, each call of the store takes five seconds to give up.
 - An exception leaves the function given to `launch`, which revokes the group. Elsewhere it is caught by nobody and
   aborts, or unwinds the stack and so is a return.
 - init: who dies before it has come cannot be told from one that is late: the others wait until `init_timeout`
   (2 s here). Who dies after that is missed within half a second. In `launch` an exit status of 0 is no failure, so
   that one who exits so before it has come is waited for, too.
+- SIGSTOP, then SIGKILL: 100 ms later; the time is that from SIGKILL.
 - between operations: the others call an all_reduce 50 ms after the fault; the time is that from the call.
 - destruction of one: the others are in an all_reduce. Destruction of all: nobody wants anything any more, and
   nobody is told anything.

@@ -159,6 +159,12 @@ struct board {
   std::atomic<nanoseconds> fault_at{0};  ///< 0: it has not happened yet
   std::atomic<pid_t> victim{0};
   std::array<observation, most_ranks> observations;
+
+  /// What the survivors will see begins now, unless it has begun.
+  void happen() {
+    nanoseconds not_yet = 0;
+    fault_at.compare_exchange_strong(not_yet, now());
+  }
 };
 static_assert(std::atomic<nanoseconds>::is_always_lock_free && std::atomic<pid_t>::is_always_lock_free);
 

@@ -53,11 +53,7 @@ class doom {
     if (what_ == fault::throws) throw std::runtime_error("an exception of the program's");
     return what_ == fault::leaves;
   }
-  /// What the survivors will see begins now, unless it has begun.
-  void happen() {
-    nanoseconds not_yet = 0;
-    board_.fault_at.compare_exchange_strong(not_yet, now());
-  }
+  void happen() { board_.happen(); }
   /// Until the fault: for who has nothing else to do.
   void wait() {
     while (!due_.load()) std::this_thread::sleep_for(1ms);

@@ -180,7 +180,7 @@ class trial {
       });
     } else {
       std::this_thread::sleep_for(100ms);
-      board_->fault_at = now();
+      board_->happen();
     }
     if (board_->victim != 0) ::kill(board_->victim, SIGKILL);
   }
