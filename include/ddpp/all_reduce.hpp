@@ -32,7 +32,11 @@ void all_reduce_in_place(C& inside, std::span<T> data, const Op& op, const Alg& 
   constexpr bool averages = std::is_same_v<Op, avg_t>, sums = std::is_same_v<Op, sum_t>;
   if constexpr (is_16_bit_float<T> && (averages || sums) && leaves_choice<C, Alg> &&
                 !has_all_reduce<typename C::transport_type, T, sum_t>) {
-    algorithms::direct{}.sum_16_bit(inside, data, averages ? inside.size() : 1);
+    const int divisor = averages ? inside.size() : 1;
+    if constexpr (has_shared_slots<typename C::transport_type>)
+      algorithms::staged{}.sum_16_bit(inside, data, divisor);
+    else
+      algorithms::direct{}.sum_16_bit(inside, data, divisor);
   } else if constexpr (averages) {
     all_reduce_binary(inside, data, sum, algorithm);
     divide(data.data(), data.size(), inside.size());

@@ -131,6 +131,8 @@ class communicator {
 
   /// When the running collective must be done.
   ddpp::deadline deadline() const { return scope_ ? scope_->until : alive().deadline_from_now(); }
+  /// What the ranks say of the running collective; empty outside one.
+  fingerprint print() const { return scope_ ? scope_->print : fingerprint{}; }
   /// Whether this is the communicator of a running script.
   bool inside_script() const noexcept { return scope_ != nullptr; }
   const std::shared_ptr<detail::group<T>>& state() const noexcept { return group_; }

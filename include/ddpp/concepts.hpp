@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace ddpp {
@@ -118,6 +119,20 @@ concept has_receive_view = requires(T& t, int peer, int tag, std::size_t bytes, 
                                     const std::function<void(std::span<const std::byte>)>& f) {
   {t.consume(peer, tag, bytes, until, f)};
   { T::preferred_segment } -> std::convertible_to<std::size_t>;
+};
+
+/// Has memory in which each rank shows the others parts of its buffers, in rounds; see
+/// detail/fabric_slots.hpp.
+template <class T>
+concept has_shared_slots = requires(T& t, int rank, const fingerprint& print, ddpp::deadline until) {
+  t.shared_slots().open();
+  { t.shared_slots().slot(rank) } -> std::same_as<std::byte*>;
+  t.shared_slots().arrive(print);
+  t.shared_slots().await_arrivals(print, until);
+  t.shared_slots().reduced();
+  t.shared_slots().await_reductions(until);
+  t.shared_slots().next_round();
+  { std::remove_reference_t<decltype(t.shared_slots())>::bytes } -> std::convertible_to<std::size_t>;
 };
 
 /// Finishes what `isend` and `irecv` began without anybody waiting for it, from the first call of this on.

@@ -90,6 +90,7 @@ void with_each_algorithm(F f) {
   f(ddpp::algorithms::halving_doubling{});
   f(ddpp::algorithms::tree{});
   f(ddpp::algorithms::reproducible{});
+  if constexpr (ddpp::has_shared_slots<transport>) f(ddpp::algorithms::staged{});
 }
 
 }  // namespace conformance

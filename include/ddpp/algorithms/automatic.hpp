@@ -11,6 +11,7 @@
 #include <ddpp/algorithms/reproducible.hpp>
 #include <ddpp/algorithms/ring.hpp>
 #include <ddpp/algorithms/scatter_gather.hpp>
+#include <ddpp/algorithms/staged.hpp>
 #include <ddpp/algorithms/table.hpp>
 #include <ddpp/algorithms/tree.hpp>
 
@@ -38,12 +39,8 @@ struct default_table {
   static constexpr std::string_view name = "automatic";
 
   static constexpr std::tuple all_reduce{
-      row{"threads", 16 << 10, any, recursive_doubling{}},
-      row{"threads", 256 << 10, any, halving_doubling{}},
-      row{"threads", any, any, ring{}},
-      row{"shm", 16 << 10, any, recursive_doubling{}},
-      row{"shm", 256 << 10, any, halving_doubling{}},
-      row{"shm", any, any, ring{}},
+      row{"threads", any, any, staged{}},
+      row{"shm", any, any, staged{}},
       row{"tcp", 32 << 10, any, recursive_doubling{}},
       row{"tcp", 512 << 10, any, halving_doubling{}},
       row{"tcp", any, any, ring{}},

@@ -152,6 +152,7 @@ static_assert(transport<shm>);
 static_assert(has_control_plane<shm>);
 static_assert(has_agreement<shm>);
 static_assert(has_receive_view<shm>);
+static_assert(has_shared_slots<shm>);
 static_assert(has_background_progress<shm>);
 static_assert(!has_barrier<shm>);
 static_assert(!has_broadcast<shm, float>);

@@ -124,6 +124,7 @@ static_assert(transport<threads>);
 static_assert(has_control_plane<threads>);
 static_assert(has_agreement<threads>);
 static_assert(has_receive_view<threads>);
+static_assert(has_shared_slots<threads>);
 static_assert(has_background_progress<threads>);
 static_assert(!has_barrier<threads>);
 static_assert(!has_broadcast<threads, float>);

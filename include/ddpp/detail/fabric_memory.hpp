@@ -2,9 +2,10 @@
 // The block of memory through which ranks on one host talk, and what is where in it:
 //
 //     header | a control slot per rank | who came to which decision | which rings are open | a chunk pool per
-//     rank | a ring per ordered pair
+//     rank | a ring per ordered pair | two slots per rank
 //
-// All but the rings are there from the start. The rings are reserved one by one, when first used.
+// All but the rings and the slots are there from the start. The rings are reserved one by one, when first
+// used.
 #pragma once
 
 #include <ddpp/agreement.hpp>
@@ -30,6 +31,7 @@ namespace ddpp::detail {
 inline constexpr std::size_t fabric_chunk_bytes = std::size_t{64} << 10;
 inline constexpr int fabric_chunks = 16;  // per rank
 inline constexpr std::size_t fabric_inline_bytes = 192;
+inline constexpr std::size_t fabric_slot_bytes = std::size_t{256} << 10;  // two per rank
 inline constexpr std::uint32_t fabric_ring_slots = 16;
 
 /// Random, so that no two blocks are ever taken for each other.
@@ -96,6 +98,13 @@ class state_board {
   std::array<std::atomic<std::uint64_t>, sizeof(fingerprint) / 8 + 1> words_{};
 };
 
+/// How far a rank is in the rounds of fabric_slots.
+struct alignas(64) fabric_arrival_flag {
+  std::atomic<std::uint64_t> round{0};
+  fingerprint print;  ///< written before `round`
+};
+static_assert(sizeof(fabric_arrival_flag) == 64);
+
 /// What a rank says to a decision: see fabric_agreement.
 struct fabric_ballot {
   std::atomic<std::uint64_t> number{0};  ///< of the decision that it is for; stored last
@@ -137,6 +146,9 @@ struct alignas(64) fabric_slot {
   };
   chunk_flag chunks[fabric_chunks];
 
+  fabric_arrival_flag arrivals[2];  // for even and odd rounds
+  alignas(64) std::atomic<std::uint64_t> reduced{0};
+
   alignas(64) fabric_ballot ballots[2];  // for even and odd numbers
 };
 
@@ -174,7 +186,8 @@ struct fabric_layout {
   }
   /// What must be there from the start, and all.
   std::size_t initial_bytes() const { return rings(); }
-  std::size_t total_bytes() const { return round_up(rings() + size * size * sizeof(fabric_ring)); }
+  std::size_t staging() const { return round_up(rings() + size * size * sizeof(fabric_ring)); }
+  std::size_t total_bytes() const { return staging() + size * 2 * fabric_slot_bytes; }
 };
 
 /// One rank's hold on the block. Destroying it lets go.
@@ -216,6 +229,16 @@ class fabric_memory {
     return *new (base_ + layout_.ring(from, to)) fabric_ring;
   }
   fabric_ring& ring(int from, int to) const noexcept { return *at<fabric_ring>(layout_.ring(from, to)); }
+
+  void reserve_staging(int rank) {
+    reserve(layout_.staging() + static_cast<std::size_t>(rank) * 2 * fabric_slot_bytes,
+            2 * fabric_slot_bytes);
+  }
+  /// Not touched before its owner has reserved it.
+  std::byte* staging(int rank, bool odd) const noexcept {
+    return base_ + layout_.staging() +
+           (static_cast<std::size_t>(rank) * 2 + (odd ? 1 : 0)) * fabric_slot_bytes;
+  }
 
   /// One load.
   bool has_failed() const noexcept { return header().first_failure.load(std::memory_order_seq_cst) != 0; }

@@ -19,7 +19,7 @@ namespace detail {
 /// The name behind a fingerprint's algorithm, where it is one of ours.
 [[gnu::cold]] inline std::string algorithm_name(std::uint32_t code) {
   for (const std::string_view name :
-       {"ring", "recursive_doubling", "halving_doubling", "tree", "reproducible", "direct"}) {
+       {"ring", "recursive_doubling", "halving_doubling", "tree", "reproducible", "direct", "staged"}) {
     if (hash_of_name(name) == code) return std::string(name);
   }
   return detail::text("of the user's, ", hex(code));

@@ -131,6 +131,13 @@ class memory_link final : public message_link {
 
   void ring() noexcept override { wake(mine_, wake_for_messages); }
 
+  /// Something has been stored that other ranks may wait for. From any thread.
+  void wake_others() noexcept {
+    for (int rank = 0; rank < memory_.ranks(); ++rank) {
+      if (rank != rank_) wake(memory_.slot(rank), wake_for_messages);
+    }
+  }
+
   failure spread(const failure& cause) override {
     failure first = memory_.tell_failure(rank_, cause);
     wake_everyone();

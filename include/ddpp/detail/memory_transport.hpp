@@ -7,6 +7,7 @@
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/fabric_agreement.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
+#include <ddpp/detail/fabric_slots.hpp>
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/memory_fabric.hpp>
 #include <ddpp/detail/message_engine.hpp>
@@ -69,6 +70,8 @@ class memory_transport {
     return fabric_agreement(*core_->memory, rank()).decide(number, mine, until);
   }
 
+  fabric_slots& shared_slots() noexcept { return core_->slots; }
+
   void progress_in_background() { core_->engine.progress_in_background(); }
 
  protected:
@@ -87,6 +90,7 @@ class memory_transport {
         : memory(std::move(memory_)),
           link(*memory, rank),
           engine(rank, memory->ranks(), link, spin_policy_for(memory->ranks())),
+          slots(*memory, link, engine, rank),
           timeout(timeout_) {}
     core(const core&) = delete;
     core& operator=(const core&) = delete;
@@ -103,6 +107,7 @@ class memory_transport {
     std::unique_ptr<fabric_memory> memory;
     memory_link link;
     message_engine engine;
+    fabric_slots slots;
     std::chrono::milliseconds timeout;
     core* kept_before = nullptr;
   };

@@ -242,6 +242,36 @@ class message_engine {
   /// left with half a message: by `until` at the latest, and at once if the group has failed.
   void close(deadline until);
 
+  /// Blocks until arrived(), which `peer` brings about in memory of the link's that both see, after which it
+  /// ends the park of whoever is parked. Throws as a request's wait does.
+  template <class Arrived>
+  void wait_for(int peer, Arrived arrived, deadline until) {
+    if (arrived() || spin_for(arrived)) return;
+    const waiting here(*this);
+    std::unique_lock lock(mutex_);
+    deadline next_look = std::chrono::steady_clock::now() + patience;
+    for (;;) {
+      poll();
+      if (arrived()) return;
+      if (suspicion_) settle_suspicion(lock);
+      if (failed()) throw group_failed(cause_);
+      if (peer_has_left(peer, arrived)) continue;
+      const deadline now = std::chrono::steady_clock::now();
+      if (now >= until) throw deadline_passed();
+      if (now >= next_look) {
+        look_for_contradictions();
+        next_look = now + patience;
+      }
+      sleep(lock, until, arrived);
+    }
+  }
+
+  /// A peer is in another collective: fails the group, and throws what failed it.
+  [[noreturn, gnu::cold]] void fail_for(const suspicion& found) {
+    link_.investigate(*this, found);
+    throw group_failed(cause());
+  }
+
   bool in_child() const noexcept { return guard_.in_child(); }
 
   // For links, under the mutex.
@@ -672,6 +702,36 @@ class message_engine {
         sleep(lock, until, [&] { return op.done.load(std::memory_order_relaxed); });
       } while (progress_ == before);  // where something moves, more is likely to come soon
     }
+  }
+
+  template <class Arrived>
+  bool spin_for(Arrived& arrived) const {
+    const int quick = spin_.yield ? 0 : quick_tries;
+    for (int i = 0; i < quick; ++i) {
+      if (arrived()) return true;
+      pause();
+    }
+    const deadline end = std::chrono::steady_clock::now() + longest_spin;
+    do {
+      ::sched_yield();
+      if (arrived()) return true;
+    } while (std::chrono::steady_clock::now() < end);
+    return false;
+  }
+
+  // True: look again. Who has left will not bring it about.
+  template <class Arrived>
+  bool peer_has_left(int peer, Arrived& arrived) {
+    if (!link_.has_left(peer)) return false;
+    if (arrived()) return true;
+    const auto theirs = link_.last_known(peer);
+    if (theirs && (contradicts(*theirs) || theirs->sequence > current_.sequence)) {
+      suspect(peer, current_, *theirs);
+    } else {
+      fail({failure_kind::peer_lost, peer,
+            text("rank ", peer, " left the group while rank ", rank_, " was waiting for it")});
+    }
+    return true;
   }
 
   bool test(operation& op) {
