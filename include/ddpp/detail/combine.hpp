@@ -10,18 +10,34 @@
 
 namespace ddpp::detail {
 
-/// into[i] = op(first[i], second[i]). `into` may be either operand. A block is copied into local arrays of
-/// fixed length, so that the compiler needs no proof of aliasing or alignment to use vectors even at -O2.
+/// a[k] = op(a[k], b[k]), for as many elements as one vector register holds: unrolled, it becomes one vector
+/// instruction at -O2. Minima and maxima of floats are no straight line of arithmetic, and better off as a
+/// loop.
+template <class T, class Op, std::size_t Count>
+void combine_block(T (&a)[Count], const T (&b)[Count], const Op& op) {
+  if constexpr (Count * sizeof(T) > 16) {
+    for (std::size_t k = 0; k < Count; ++k) a[k] = op(a[k], b[k]);
+  } else {
+#pragma GCC unroll 16
+    for (std::size_t k = 0; k < Count; ++k) a[k] = op(a[k], b[k]);
+  }
+}
+
+/// into[i] = op(first[i], second[i]). `into` may be either operand. Blocks are copied into local arrays of
+/// fixed length, so that the compiler needs no proof of aliasing or alignment.
 template <class T, class Op>
 void combine(T* into, const T* first, const T* second, std::size_t count, const Op& op) {
   std::size_t i = 0;
   if constexpr (std::is_default_constructible_v<T>) {
-    constexpr std::size_t block = sizeof(T) >= 64 ? 1 : 64 / sizeof(T);
+    constexpr bool compares_floats =
+        std::is_floating_point_v<T> && (std::is_same_v<Op, min_t> || std::is_same_v<Op, max_t>);
+    constexpr std::size_t bytes = compares_floats ? 64 : 16;
+    constexpr std::size_t block = sizeof(T) >= bytes ? 1 : bytes / sizeof(T);
     for (; i + block <= count; i += block) {
       T a[block], b[block];
       std::memcpy(a, first + i, sizeof a);
       std::memcpy(b, second + i, sizeof b);
-      for (std::size_t k = 0; k < block; ++k) a[k] = op(a[k], b[k]);
+      combine_block(a, b, op);
       std::memcpy(static_cast<void*>(into + i), a, sizeof a);
     }
   }
