@@ -152,6 +152,8 @@ processor afterwards, and that nothing is left in /dev/shm and no process.
   that one who exits so before it has come is waited for, too.
 - SIGSTOP, then SIGKILL: 100 ms later; the time is that from SIGKILL.
 - between operations: the others call an all_reduce 50 ms after the fault; the time is that from the call.
+- Not yet as it should be: SIGSTOP in subgroup on tcp, where whoever gives up first may be named instead of the stopped
+  rank.
 - destruction of one: the others are in an all_reduce. Destruction of all: nobody wants anything any more, and
   nobody is told anything.
 
