@@ -121,8 +121,8 @@ concept has_receive_view = requires(T& t, int peer, int tag, std::size_t bytes, 
   { T::preferred_segment } -> std::convertible_to<std::size_t>;
 };
 
-/// Has memory in which each rank shows the others parts of its buffers, in rounds; see
-/// detail/fabric_slots.hpp.
+/// Has memory in which each rank shows the others parts of its buffers,in rounds; see
+/// detail/fabric_slots.hpp. Slots have at least 8 KiB and are aligned to 64 bytes.
 template <class T>
 concept has_shared_slots = requires(T& t, int rank, const fingerprint& print, ddpp::deadline until) {
   t.shared_slots().open();

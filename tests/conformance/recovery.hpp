@@ -199,6 +199,45 @@ TEST_CASE("shrink: again and again, down to one") {
   });
 }
 
+TEST_CASE("a world of one recovers and shrinks as often as it likes") {
+  on_ranks_that_decide(1, [](auto& comm) {
+    for (int round = 0; round < 3; ++round) {
+      comm.recover();
+      auto same = comm.shrink();
+      comm = std::move(same);
+      expect_sums(comm, 1);
+      EXPECT(comm.agree(true));
+    }
+  });
+}
+
+TEST_CASE("what follows an operation that was given up does not change the result of who is still in it") {
+  on_ranks(
+      2,
+      [](auto& comm) {
+        std::vector<int> first(40'000, comm.rank() + 1), second(15'000, 1000);
+        bool has_slept = false;
+        const auto slow_on_rank_1 = [&](int a, int b) {
+          if (comm.rank() == 1 && !has_slept) {
+            has_slept = true;
+            std::this_thread::sleep_for(1500ms);
+          }
+          return a + b;
+        };
+        try {
+          auto work = ddpp::all_reduce_async(comm, first, slow_on_rank_1);
+          auto next = ddpp::all_reduce_async(comm, second);
+          work.wait();
+          for (const int x : first) EXPECT(x == 3);  // done, so done right
+          next.wait();
+        } catch (const ddpp::timeout_error&) {
+        } catch (const ddpp::revoked_error&) {
+        } catch (const ddpp::peer_lost&) {
+        }
+      },
+      500ms);
+}
+
 TEST_CASE("groups within groups decide on their own") {
   on_ranks_that_decide(4, [](auto& comm) {
     auto half = comm.split(comm.rank() / 2);

@@ -134,6 +134,11 @@ TEST_CASE("the signal and the thread are given back, and a program's own handler
       1, [&](auto&) { ::raise(SIGUSR2); }, options);
   CHECK(asked == 1);
   ::signal(SIGUSR2, SIG_DFL);
+  ddpp::launch<ddpp::threads>(
+      1, [&](auto&) { ::signal(SIGUSR2, [](int) { asked = 2; }); }, options);  // after the recorder was made
+  ::raise(SIGUSR2);
+  CHECK(asked == 2);
+  ::signal(SIGUSR2, SIG_DFL);
 }
 
 TEST_CASE("nothing is written, and SIGUSR2 is the program's, unless it was asked for") {

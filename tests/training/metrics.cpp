@@ -132,6 +132,18 @@ TEST_CASE("histograms are as near as they say, and exact where a bin holds one s
   CHECK_THROWS_AS(ddpp::metrics::roc_auc({.bins = 1, .lowest = 1, .highest = 1}), bad);
 }
 
+TEST_CASE("the error bound holds where the positives of a bin have one score") {
+  ddpp::launch<ddpp::threads>(1, [](auto& comm) {
+    ddpp::metrics::average_precision binned({.bins = 2}), exact;
+    for (auto* each : {&binned, &exact}) {
+      for (int i = 0; i < 1000; ++i) each->update(0.9, false), each->update(0.1, false);
+      for (int i = 0; i < 11; ++i) each->update(0.4, true);
+    }
+    const double error = std::abs(binned.compute(comm) - exact.compute(comm));
+    EXPECT(error > 0.005 && error <= binned.error_bound(comm) + 1e-12);
+  });
+}
+
 TEST_CASE("the confusion matrix is scikit-learn's") {
   for (const auto& expected : oracles::confusions) {
     ddpp::launch<ddpp::threads>(3, [&](auto& comm) {

@@ -13,6 +13,9 @@
 //            slots, into its slot and its buffer; when all have, it reads the others' slices. Two
 //            synchronisations per chunk; each rank writes B and reads 2 (n - 1) / n * B bytes of slots.
 //
+// All ranks must bring the same number of elements: the fingerprint of the running collective, which is
+// compared, has it, unless the algorithm is called by itself in a script.
+//
 // Operands are applied in the order of ranks: all ranks get the same bits, whatever the number of chunks.
 #pragma once
 
@@ -34,7 +37,7 @@ namespace ddpp::algorithms {
 struct staged {
   static constexpr std::string_view name = "staged";
 
-  /// Elements too large for a slot go around a ring.
+  /// Elements of more than 4096 bytes, or aligned to more than 64, go around a ring.
   template <class Comm, class T, class Op>
   requires has_shared_slots<typename Comm::transport_type>
   void all_reduce(Comm& comm, std::span<T> data, const Op& op) const {
@@ -64,7 +67,7 @@ struct staged {
   }
 
  private:
-  /// What all ranks together read of a flat all-reduce: beyond, slices are less work.
+  /// What each rank reads of the others in a flat all-reduce: beyond, slices are less work.
   static constexpr std::size_t most_flat_bytes = std::size_t{8} << 10;
   /// Elements reduced at a time, so that partial results stay in the innermost cache.
   static constexpr std::size_t cached_bytes = std::size_t{8} << 10;
@@ -82,6 +85,7 @@ struct staged {
   void run(Comm& comm, std::span<T> data, const Reduce& reduce) const {
     if (comm.size() == 1) return;
     auto& slots = comm.transport().shared_slots();
+    static_assert(std::remove_reference_t<decltype(slots)>::bytes >= most_flat_bytes);
     slots.open();
     if (data.size_bytes() * static_cast<std::size_t>(comm.size() - 1) <= most_flat_bytes)
       return flat(comm, slots, data, reduce);

@@ -10,7 +10,9 @@
 //
 // A slot is written again two rounds later. By then its writer has waited for the arrivals of the round
 // between, and whoever has arrived there has read all that it wanted of the round before: no other
-// synchronisation is needed. The same holds for the fingerprints beside the numbers.
+// synchronisation is needed. The same holds for the fingerprints beside the numbers. (All this while
+// rounds end: see open().) The numbers are sequentially consistent, for the sleeping and waking of
+// fabric_slot.
 #pragma once
 
 #include <ddpp/detail/fabric_memory.hpp>
@@ -32,8 +34,10 @@ class fabric_slots {
   fabric_slots(fabric_memory& memory, memory_link& link, message_engine& engine, int rank)
       : memory_(memory), link_(link), engine_(engine), rank_(rank) {}
 
-  /// Makes this rank's slots usable. Throws `resource_error`.
+  /// Before each collective. Makes this rank's slots usable; throws `resource_error`, and `group_failed` once
+  /// the group has failed: a round that was given up is never over, so its slots must not be written again.
   void open() {
+    if (memory_.has_failed()) throw group_failed(memory_.first_failure());
     if (is_open_) return;
     memory_.reserve_staging(rank_);
     is_open_ = true;
@@ -56,7 +60,7 @@ class fabric_slots {
       if (peer == rank_) continue;
       const fabric_arrival_flag& flag = arrival_of(peer);
       engine_.wait_for(
-          peer, [&] { return flag.round.load(std::memory_order_acquire) >= round_; }, until);
+          peer, [&] { return flag.round.load(std::memory_order_seq_cst) >= round_; }, until);
       if (flag.print != print) engine_.fail_for({peer, print, flag.print});
     }
   }
@@ -70,7 +74,7 @@ class fabric_slots {
       const std::atomic<std::uint64_t>& flag = memory_.slot(peer).reduced;
       if (peer == rank_) continue;
       engine_.wait_for(
-          peer, [&] { return flag.load(std::memory_order_acquire) >= round_; }, until);
+          peer, [&] { return flag.load(std::memory_order_seq_cst) >= round_; }, until);
     }
   }
 

@@ -132,6 +132,7 @@ class flight_recorder {
   }
   /// A file that cannot be written is none: this is no time for another error.
   [[gnu::cold]] void dump(const std::string& why) {
+    const std::lock_guard one_at_a_time(dumping_);
     const std::string content = json(why), fresh = path() + ".new";
     std::FILE* const file = std::fopen(fresh.c_str(), "w");
     if (file == nullptr) return;
@@ -197,6 +198,7 @@ class flight_recorder {
   const char* const transport_;
   const int rank_, size_;
   std::atomic<bool> has_failed_{false};
+  std::mutex dumping_;
   mutable std::mutex mutex_;  // guards what follows
   recent_operations<fingerprint> collectives_;
   recent_operations<message_description> messages_;
@@ -221,6 +223,12 @@ class recorder_registry {
 
   void add(flight_recorder* recorder) {
     const std::lock_guard changing(changing_);
+    if (!thread_) {
+      while (::sem_trywait(&asked_) == 0) {  // asked of those that were there before
+      }
+      thread_ = std::make_unique<joining_thread>([this] { serve(); });
+      take_signal();
+    }
     {
       const std::lock_guard lock(mutex_);
       const std::string wanted = recorder->prefix_;
@@ -230,10 +238,6 @@ class recorder_registry {
       };
       for (int number = 2; is_taken(); ++number) recorder->prefix_ = text(wanted, "-", number);
       recorders_.push_back(recorder);
-    }
-    if (!thread_) {
-      thread_ = std::make_unique<joining_thread>([this] { serve(); });
-      take_signal();
     }
   }
 
@@ -278,6 +282,12 @@ class recorder_registry {
     if (!has_signal_) return;
     has_signal_ = false;
     struct sigaction action = {};
+    ::sigaction(SIGUSR2, nullptr, &action);
+    if ((action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != on_signal) {  // the program's, by now
+      semaphore_of_handler.store(nullptr);
+      return;
+    }
+    action = {};
     action.sa_handler = SIG_IGN;  // one on its way must not end the process
     ::sigaction(SIGUSR2, &action, nullptr);
     semaphore_of_handler.store(nullptr);

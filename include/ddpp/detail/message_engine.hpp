@@ -249,6 +249,7 @@ class message_engine {
     if (arrived() || spin_for(arrived)) return;
     const waiting here(*this);
     std::unique_lock lock(mutex_);
+    const watching counted(*this);
     deadline next_look = std::chrono::steady_clock::now() + patience;
     for (;;) {
       poll();
@@ -375,6 +376,18 @@ class message_engine {
   };
 
   static constexpr int quick_tries = 300;
+  /// Threads in wait_for. Under the mutex.
+  class watching {
+   public:
+    explicit watching(message_engine& engine) noexcept : engine_(engine) { ++engine_.watchers_; }
+    ~watching() { --engine_.watchers_; }
+    watching(const watching&) = delete;
+    watching& operator=(const watching&) = delete;
+
+   private:
+    message_engine& engine_;
+  };
+
   /// Lets go of a lock for a while, also when an exception ends it.
   class unlocked_scope {
    public:
@@ -393,7 +406,11 @@ class message_engine {
     explicit leading(message_engine& engine) noexcept : engine_(engine) { engine_.leader_ = true; }
     ~leading() {
       engine_.leader_ = false;
-      if (engine_.followers_ > 0) engine_.followers_wake_.notify_one();
+      if (engine_.followers_ == 0) return;
+      if (engine_.watchers_ > 0)  // what they wait for completes no operation, so nobody else wakes them
+        engine_.followers_wake_.notify_all();
+      else
+        engine_.followers_wake_.notify_one();
     }
     leading(const leading&) = delete;
     leading& operator=(const leading&) = delete;
@@ -858,7 +875,7 @@ class message_engine {
   std::atomic<bool> failed_{false};
 
   bool leader_ = false;  // someone is parked in the link
-  int followers_ = 0;
+  int followers_ = 0, watchers_ = 0;
   std::condition_variable followers_wake_;
   std::atomic<int> waiting_{0};
 

@@ -61,7 +61,8 @@ class regrouping {
       bootstrap boot = bootstrap_for_members();
       error_ = nullptr;
       if (boot.size > 1 && !who.yes && !move_to_new_store(boot)) continue;
-      boot.store = std::make_shared<prefix_store>(text("regroup.", from_.decisions_made()), boot.store);
+      if (boot.store)
+        boot.store = std::make_shared<prefix_store>(text("regroup.", from_.decisions_made()), boot.store);
       std::shared_ptr<group<T>> made;
       guarded([&] { made = meet(boot); });
       if (all_did(from_.decide(what_, !error_, {}))) return made;

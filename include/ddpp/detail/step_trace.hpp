@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // A timeline of training steps as trace events, the JSON that chrome://tracing and Perfetto show: when
 // buckets were ready, when they were reduced, and when the program waited. Only where DDPP_TRACE names a
-// file; each rank writes "<DDPP_TRACE>.rank<n>.json". The closing bracket is left out, as the format allows,
-// so that a file is whole at any moment.
+// file; each rankwrites "<DDPP_TRACE>.rank<n>.<process>.json". The closing bracket is left out, as the format
+// allows: each line is written as it ends, and a file is of use whatever ends the program.
 #pragma once
 
 #include <ddpp/detail/text.hpp>
@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unistd.h>
 
 namespace ddpp::detail {
 
@@ -67,8 +68,8 @@ class step_trace {
     std::fprintf(
         file_.get(),
         "{\"name\": \"bucket %zu ready\", \"ph\": \"i\", \"s\": \"t\", \"pid\": %d, \"tid\": %d, \"ts\": "
-        "%.3f},\n",
-        index, rank_, static_cast<int>(lane::program), microseconds(clock::now()));
+        "%s},\n",
+        index, rank_, static_cast<int>(lane::program), microseconds(clock::now().time_since_epoch()).c_str());
   }
 
  private:
@@ -80,12 +81,13 @@ class step_trace {
   [[gnu::cold]] void open(const char* base) {
     static std::mutex mutex;
     static std::map<std::string, int> made;
-    const std::string name = text(base, ".rank", rank_);
+    const std::string name = text(base, ".rank", rank_, ".", ::getpid());
     const std::lock_guard lock(mutex);
     const int number = ++made[name];
     const std::string path = number == 1 ? name + ".json" : text(name, "-", number, ".json");
     file_.reset(std::fopen(path.c_str(), "we"));
     if (!file_) throw usage_error("DDPP_TRACE: cannot write " + path);
+    std::setvbuf(file_.get(), nullptr, _IOLBF, BUFSIZ);
     std::fputs("[\n", file_.get());
     std::fprintf(
         file_.get(),
@@ -102,16 +104,17 @@ class step_trace {
   void add(lane where, const char* name, int number, clock::time_point begin, clock::time_point end) {
     const std::string whole = number < 0 ? std::string(name) : text(name, " ", number);
     const std::lock_guard lock(mutex_);
-    std::fprintf(
-        file_.get(),
-        "{\"name\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f},\n",
-        whole.c_str(), rank_, static_cast<int>(where), microseconds(begin),
-        microseconds(end) - microseconds(begin));
+    std::fprintf(file_.get(),
+                 "{\"name\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %s, \"dur\": %s},\n",
+                 whole.c_str(), rank_, static_cast<int>(where),
+                 microseconds(begin.time_since_epoch()).c_str(), microseconds(end - begin).c_str());
   }
 
-  /// Since the system started: the same for all ranks of a host.
-  static double microseconds(clock::time_point when) {
-    return std::chrono::duration<double, std::micro>(when.time_since_epoch()).count();
+  /// With three decimals, whatever the program's locale. Times count from the system's start, for all ranks
+  /// of a host.
+  static std::string microseconds(clock::duration time) {
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+    return text(ns / 1000, ".", std::to_string(1000 + ns % 1000).substr(1));
   }
 
   const int rank_;

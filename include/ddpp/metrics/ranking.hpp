@@ -214,11 +214,11 @@ class average_precision {
     if (samples_.is_exact() || positives == 0) return 0;
     double above = 0, below = 0, found = 0, seen = 0;
     for (const auto& tie : ties) {
-      double first = 0, last = 0;
-      for (double i = 1; i <= tie.positives; ++i) {
-        first += (found + i) / (seen + i);
-        last += (found + i) / (seen + tie.negatives + i);
-      }
+      // At best the positives come first, all with one score; at worst last, one by one.
+      const double first =
+          tie.positives > 0 ? tie.positives * ((found + tie.positives) / (seen + tie.positives)) : 0;
+      double last = 0;
+      for (double i = 1; i <= tie.positives; ++i) last += (found + i) / (seen + tie.negatives + i);
       found += tie.positives;
       seen += tie.positives + tie.negatives;
       const double equal = tie.positives * (found / seen);
