@@ -5,12 +5,10 @@
 #include <vector>
 
 int main() {
-  ddpp::spawn(4, [](int rank) {
-    auto comm = ddpp::init<ddpp::shm>();  // the backend is a template argument: shm, tcp, ...
-
-    std::vector<float> gradient(1'000'000, float(rank + 1));
+  ddpp::launch<ddpp::shm>(4, [](auto& comm) {  // the backend is a template argument: shm, tcp, threads, ...
+    std::vector<float> gradient(1'000'000, float(comm.rank() + 1));
     ddpp::all_reduce(comm, gradient);  // in place; the operation defaults to ddpp::sum
 
-    if (rank == 0) std::printf("%d ranks, every element is %g\n", comm.size(), gradient[999'999]);
+    if (comm.rank() == 0) std::printf("%d ranks, every element is %g\n", comm.size(), gradient[999'999]);
   });
 }
