@@ -179,18 +179,20 @@ communicator<T, A> communicator<T, A>::new_group(const std::string& key, const s
     watch->look();
     look();
   };
-  try {
-    return communicator(boot, group_->options());
-  } catch (const init_error&) {  // someone did not come; the reason is better known here
-    look();
-    watch->look_for_cause();
-    throw;
-  } catch (const timeout_error& e) {
+  const auto look_for_reason = [&](const error& e) {  // someone did not come
     try {
       look();
     } catch (const timeout_error&) {  // the store does not answer
     }
     watch->look_for_absence(e.what());
+  };
+  try {
+    return communicator(boot, group_->options());
+  } catch (const init_error& e) {
+    look_for_reason(e);
+    throw;
+  } catch (const timeout_error& e) {
+    look_for_reason(e);
     throw;
   }
 }

@@ -149,11 +149,9 @@ processor afterwards, and that nothing is left in /dev/shm and no process.
   aborts, or unwinds the stack and so is a return.
 - init: who dies before it has come cannot be told from one that is late: the others wait until `init_timeout`
   (2 s here). Who dies after that is missed within half a second. In `launch` an exit status of 0 is no failure, so
-  that one who exits so before it has come is waited for, too.
+  that one who exits so before it has come is waited for, too. Where several ranks give up, the error may name one of those.
 - SIGSTOP, then SIGKILL: 100 ms later; the time is that from SIGKILL.
 - between operations: the others call an all_reduce 50 ms after the fault; the time is that from the call.
-- Not yet as it should be: SIGSTOP in subgroup on tcp, where whoever gives up first may be named instead of the stopped
-  rank.
 - destruction of one: the others are in an all_reduce. Destruction of all: nobody wants anything any more, and
   nobody is told anything.
 

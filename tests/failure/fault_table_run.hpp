@@ -223,14 +223,20 @@ class trial {
         expect(mine.what == seen::nothing, what + "who wants nothing sees nothing");
       } else {
         expect(is_right(mine), what + "the right error");
+        if (is_init(plan_.during))
+          return judge_end(mine, who);  // who gives up for its sake may be named, too
         expect(std::string(mine.text).find("rank " + std::to_string(plan_.victim)) != std::string::npos,
                what + "it names the rank");
         expect(mine.about < 0 || mine.about == plan_.victim, what + "it is about the rank");
       }
-      expect(mine.used_afterwards < 100'000'000, who + "sleeps afterwards");
-      expect(mine.ended - mine.saw < 10'000'000'000, who + "ends soon");
+      judge_end(mine, who);
     });
     for (const double seconds : seconds_until_seen()) expect(seconds < 20, "the news come before long");
+  }
+
+  void judge_end(const observation& mine, const std::string& who) {
+    expect(mine.used_afterwards < 100'000'000, who + "sleeps afterwards");
+    expect(mine.ended - mine.saw < 10'000'000'000, who + "ends soon");
   }
 
   bool is_right(const observation& mine) const {
