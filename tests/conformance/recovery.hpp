@@ -230,9 +230,7 @@ TEST_CASE("what follows an operation that was given up does not change the resul
           work.wait();
           for (const int x : first) EXPECT(x == 3);  // done, so done right
           next.wait();
-        } catch (const ddpp::timeout_error&) {
-        } catch (const ddpp::revoked_error&) {
-        } catch (const ddpp::peer_lost&) {
+        } catch (const ddpp::error&) {  // which, depends on what the transport can know
         }
       },
       500ms);
