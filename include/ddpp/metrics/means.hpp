@@ -10,6 +10,13 @@
 #include <cstdint>
 #include <utility>
 
+namespace ddpp::detail {
+
+inline double absolute(double difference) { return std::abs(difference); }
+inline double square(double difference) { return difference * difference; }
+
+}  // namespace ddpp::detail
+
 namespace ddpp::metrics {
 
 /// sum(weight * value) / sum(weight), in double.
@@ -32,10 +39,11 @@ class mean {
   double sum_ = 0, weight_ = 0;
 };
 
-/// The mean of |prediction - target|.
-class mean_absolute_error {
+/// The mean of error(prediction - target).
+template <double (*error)(double)>
+class mean_error {
  public:
-  void update(double prediction, double target) { errors_.update(std::abs(prediction - target)); }
+  void update(double prediction, double target) { errors_.update(error(prediction - target)); }
   void reset() { errors_.reset(); }
   template <class C>
   double compute(C& comm) const {
@@ -45,22 +53,12 @@ class mean_absolute_error {
  private:
   mean errors_;
 };
+
+/// The mean of |prediction - target|.
+class mean_absolute_error : public mean_error<detail::absolute> {};
 
 /// The mean of (prediction - target)^2.
-class mean_squared_error {
- public:
-  void update(double prediction, double target) {
-    errors_.update((prediction - target) * (prediction - target));
-  }
-  void reset() { errors_.reset(); }
-  template <class C>
-  double compute(C& comm) const {
-    return errors_.compute(comm);
-  }
-
- private:
-  mean errors_;
-};
+class mean_squared_error : public mean_error<detail::square> {};
 
 /// The share of predictions that equal their label.
 class accuracy {
