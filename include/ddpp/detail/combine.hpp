@@ -4,6 +4,7 @@
 
 #include <ddpp/op.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
@@ -42,6 +43,43 @@ void combine(T* into, const T* first, const T* second, std::size_t count, const 
     }
   }
   for (; i < count; ++i) into[i] = op(first[i], second[i]);
+}
+
+/// into[i] = op(... op(op(x0[i], x1[i]), x2[i]) ...) for the n >= 1 operands x. `into` is apart from them, or
+/// one of them.
+template <class T, class Op>
+void reduce_operands(T* into, const T* const* operands, int n, std::size_t count, const Op& op) {
+  // Partial results stay in the innermost cache.
+  constexpr std::size_t most_bytes = std::size_t{8} << 10;
+  constexpr std::size_t most = sizeof(T) >= most_bytes ? 1 : most_bytes / sizeof(T);
+  for (std::size_t at = 0; at < count; at += most) {
+    const std::size_t length = std::min(most, count - at);
+    if (n == 1) {
+      if (into != operands[0])
+        std::memcpy(static_cast<void*>(into + at), operands[0] + at, length * sizeof(T));
+      continue;
+    }
+    T partial[most];
+    T* const to = n == 2 ? into + at : partial;
+    combine(to, operands[0] + at, operands[1] + at, length, op);
+    for (int k = 2; k < n; ++k) combine(k + 1 == n ? into + at : to, to, operands[k] + at, length, op);
+  }
+}
+
+/// into[i] = (x0[i] + x1[i] + ...) / divisor, added in float in this order and rounded once.
+template <class T>
+requires is_16_bit_float<T>
+void sum_operands_in_float(T* into, const T* const* operands, int n, std::size_t count, int divisor) {
+  constexpr std::size_t block = 256;
+  for (std::size_t done = 0; done < count; done += block) {
+    const std::size_t length = std::min(block, count - done);
+    float total[block];
+    for (std::size_t i = 0; i < length; ++i) total[i] = static_cast<float>(operands[0][done + i]);
+    for (int k = 1; k < n; ++k) {
+      for (std::size_t i = 0; i < length; ++i) total[i] += static_cast<float>(operands[k][done + i]);
+    }
+    for (std::size_t i = 0; i < length; ++i) into[done + i] = T(total[i] / static_cast<float>(divisor));
+  }
 }
 
 /// data[i] = data[i] / divisor: the last step of an average.
