@@ -46,8 +46,10 @@ struct model {
   double distance(const std::function<double(std::size_t, std::size_t)>& of) const {
     double most = 0;
     for (std::size_t i = 0; i < rows; ++i) {
-      for (std::size_t j = 0; j < columns; ++j)
-        most = std::max(most, std::abs(double(weights_gradient[i * columns + j]) - of(i, j)));
+      for (std::size_t j = 0; j < columns; ++j) {
+        const double error = std::abs(double(weights_gradient[i * columns + j]) - of(i, j));
+        if (!(error <= most)) most = std::isnan(error) ? HUGE_VAL : error;
+      }
     }
     return most;
   }
@@ -170,6 +172,33 @@ TEST_CASE("zeros, ranks that have finished, and Eigen's matrices") {
     });
     EXPECT(ddp.hook().elements_sent() < ddp.hook().elements());
   });
+}
+
+TEST_CASE("a gradient that is not finite on one rank is seen by all, and forgotten by all") {
+  const auto check = []<class T>(std::type_identity<T>, const power_sgd_options& options) {
+    ddpp::launch<ddpp::threads>(3, [&](auto& comm) {
+      model<T> m;
+      ddpp::distributed_data_parallel ddp(comm, m.list(), {}, power_sgd(options));
+      const auto run = [&](double spoilt) {
+        m.fill([&](std::size_t i, std::size_t j) { return product(i, j) * (comm.rank() + 1); });
+        if (comm.rank() == 1 && spoilt != 0) m.weights_gradient[5 * columns + 7] = T(float(spoilt));
+        step(ddp);
+      };
+      const auto error = [&] {
+        return m.distance([](std::size_t i, std::size_t j) { return product(i, j) * 2; });
+      };
+      run(0), EXPECT(error() < 2e-2);
+      for (const double spoilt : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+        run(spoilt);
+        for (const T x : m.weights_gradient) EXPECT(std::isnan(float(x)));  // a loss scaler skips this step
+        EXPECT(std::abs(double(m.bias_gradient[3]) - product(3, 0) * 2) < 2e-2);
+        for (int s = 0; s < 3; ++s) run(0), EXPECT(error() < 2e-2);
+      }
+    });
+  };
+  check(std::type_identity<float>{}, {.start_step = 1});
+  check(std::type_identity<double>{}, {.rank = 3, .start_step = 1, .warm_start = false});
+  check(std::type_identity<ddpp::half>{}, {.rank = 2, .start_step = 1, .error_feedback = false});
 }
 
 TEST_CASE("what PowerSGD and as_matrix refuse") {

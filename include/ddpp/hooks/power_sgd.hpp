@@ -10,6 +10,10 @@
 // and keeps back M - P Q^T (error feedback). Q is where the next step begins (warm start), so the steps
 // together are a power iteration towards the gradients' main directions. Three collectives per bucket: P, Q,
 // and the gradients that are not worth compressing, as they are.
+//
+// A gradient that is not finite on some rank makes P not finite on all. Everyone then gets NaN for this
+// matrix, as an average would give, and forgets what it kept of it: the next step begins anew. (PyTorch's
+// hook keeps NaN in its memory from then on.)
 #pragma once
 
 #include <ddpp/all_reduce.hpp>
@@ -22,6 +26,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <random>
 #include <span>
@@ -79,6 +84,8 @@ class power_sgd {
   struct matrix {
     std::size_t parameter = 0, rows = 0, columns = 0;
     std::span<T> gradient = {};
+    memory<detail::arithmetic_t<T>>* kept = nullptr;
+    bool is_lost = false;  // not finite: on all ranks alike, which have the same P and Q
   };
 
   template <class C, class T>
@@ -101,9 +108,10 @@ class power_sgd {
     for (std::size_t k = 0; k < bucket.parameters().size(); ++k) {
       const std::size_t begin = bucket.offsets()[k], count = bucket.offsets()[k + 1] - begin;
       const std::size_t rows = bucket.rows()[k], columns = rows == 0 ? 0 : count / rows;
-      if (is_worth_it(rows, columns))
+      if (is_worth_it(rows, columns)) {
         matrices.push_back({bucket.parameters()[k], rows, columns, gradients.subspan(begin, count)});
-      else
+        recall(matrices.back());
+      } else
         others.push_back(gradients.subspan(begin, count));
     }
     reduce_together(comm, others, bucket.scale());
@@ -113,7 +121,7 @@ class power_sgd {
     const auto scale = static_cast<number>(bucket.scale() * comm.size());
     std::vector<number> p, q;
     for (const matrix<T>& each : matrices) {
-      memory<number>& mine = memory_of<number>(each);
+      memory<number>& mine = *each.kept;
       for (std::size_t i = 0; i < each.gradient.size(); ++i)
         mine.kept_back[i] += scale * static_cast<number>(each.gradient[i]);
       append_product(p, mine.kept_back, each.rows, each.columns, mine.q);
@@ -121,11 +129,16 @@ class power_sgd {
     ddpp::all_reduce(comm, p);
     sent_ += p.size();
     std::size_t p_begin = 0;
-    for (const matrix<T>& each : matrices) {
+    for (matrix<T>& each : matrices) {
       const std::span<number> mine(p.data() + p_begin, each.rows * options_.rank);
+      std::vector<number>& m = each.kept->kept_back;
+      if (!are_finite(std::span<const number>(mine))) {
+        each.is_lost = true;
+        std::fill(m.begin(), m.end(), number{0});
+        std::fill(mine.begin(), mine.end(), number{0});
+      }
       orthonormalise(mine, each.rows);
-      append_transposed_product(q, memory_of<number>(each).kept_back, each.rows, each.columns,
-                                std::span<const number>(mine));
+      append_transposed_product(q, m, each.rows, each.columns, std::span<const number>(mine));
       p_begin += mine.size();
     }
     ddpp::all_reduce(comm, q, ddpp::avg);
@@ -133,11 +146,16 @@ class power_sgd {
     p_begin = 0;
     std::size_t q_begin = 0;
     for (const matrix<T>& each : matrices) {
-      memory<number>& mine = memory_of<number>(each);
+      memory<number>& mine = *each.kept;
       const std::size_t p_count = each.rows * options_.rank, q_count = each.columns * options_.rank;
-      mine.q.assign(q.begin() + static_cast<std::ptrdiff_t>(q_begin),
-                    q.begin() + static_cast<std::ptrdiff_t>(q_begin + q_count));
-      expand(each, std::span<const number>(p).subspan(p_begin, p_count), mine);
+      const std::span<const number> its_q = std::span<const number>(q).subspan(q_begin, q_count);
+      if (each.is_lost || !are_finite(its_q)) {
+        std::fill(each.gradient.begin(), each.gradient.end(), T(std::numeric_limits<float>::quiet_NaN()));
+        mine = {};
+      } else {
+        mine.q.assign(its_q.begin(), its_q.end());
+        expand(each, std::span<const number>(p).subspan(p_begin, p_count), mine);
+      }
       p_begin += p_count;
       q_begin += q_count;
     }
@@ -155,14 +173,16 @@ class power_sgd {
     }
   }
 
-  template <class Number, class T>
-  memory<Number>& memory_of(const matrix<T>& of) {
-    memory<Number>& mine = std::get<std::map<std::size_t, memory<Number>>>(memories_)[of.parameter];
+  /// Finds what is kept of a matrix, with an orthonormal Q.
+  template <class T>
+  void recall(matrix<T>& of) {
+    using number = detail::arithmetic_t<T>;
+    memory<number>& mine = std::get<std::map<std::size_t, memory<number>>>(memories_)[of.parameter];
     mine.kept_back.resize(of.gradient.size());
     mine.q.resize(of.columns * options_.rank);
-    orthonormalise(std::span<Number>(mine.q), of.columns);
-    renew_zero_columns(std::span<Number>(mine.q), of);
-    return mine;
+    orthonormalise(std::span<number>(mine.q), of.columns);
+    renew_zero_columns(std::span<number>(mine.q), of);
+    of.kept = &mine;
   }
 
   /// From zero no iteration leads anywhere: the first time, and after gradients that were zero.
@@ -180,6 +200,11 @@ class power_sgd {
         q[j * options_.rank + k] = static_cast<Number>(normal(random));
     }
     if (renewed) orthonormalise(q, of.columns);
+  }
+
+  template <class Number>
+  static bool are_finite(std::span<const Number> values) {
+    return std::ranges::all_of(values, [](Number x) { return std::isfinite(x); });
   }
 
   /// p += M q: row by row.
