@@ -38,7 +38,8 @@ struct ddp_options {
 
 struct prepare_options {
   /// This rank's weight in the average, its number of samples say: sum(weight * gradient) / sum(weight).
-  /// Either all ranks give one in a step or none; not negative; if all are 0 the average is 0.
+  /// Either all ranks give one in a step or none; not negative. The gradients of a rank whose weight is 0 may
+  /// be anything, NaN too; if all weights are 0 the average is 0.
   std::optional<double> weight = {};
 };
 
@@ -60,8 +61,10 @@ struct join_options {
 template <class C, class Hook = hooks::all_reduce>
 class distributed_data_parallel {
  public:
-  /// Collective; blocks. Throws `usage_error` if there is nothing to reduce or an option makes no sense, and
-  /// `reducer_error` on all ranks, with the first difference, if the ranks do not have the same model.
+  /// Collective; blocks. Throws `usage_error` if there is nothing to reduce, an option makes no sense, or two
+  /// parameters share memory; and `reducer_error` on all ranks, with the first difference, if the ranks do
+  /// not have the same model. A parameter that is listed twice (the same values and the same gradient) counts
+  /// once: its gradient is marked ready once, under either number.
   distributed_data_parallel(C& comm, std::vector<parameter> parameters, ddp_options options = {},
                             Hook hook = {})
       : comm_(comm.share()),
@@ -168,7 +171,8 @@ class distributed_data_parallel {
     std::optional<join_options>& joining;
   };
 
-  /// Verifies and turns the options into the reducer's. Nothing is sent before they have been found sensible.
+  /// Verifies the model and turns the options into the reducer's. What is wrong on all ranks is a
+  /// `usage_error`, what is on some only is a difference; so ranks agree on what to throw.
   detail::reducer_options check(const ddp_options& options) {
     constexpr double mebibyte = 1 << 20;
     if (options.bucket_cap_mb && !(*options.bucket_cap_mb > 0 && *options.bucket_cap_mb <= 1e12)) {
@@ -178,8 +182,10 @@ class distributed_data_parallel {
     std::vector<std::size_t> limits = {std::size_t{1} << 20, std::size_t{25} << 20};
     if (options.bucket_cap_mb)
       limits = {static_cast<std::size_t>(std::ceil(*options.bucket_cap_mb * mebibyte))};
+    const std::string sharing = model_.wrongly_shared_memory(!options.gradient_as_bucket_view);
     if (options.init_sync) {
       std::vector<std::string> lines = model_.description();
+      lines.push_back(sharing.empty() ? "parameters apart" : sharing);
       std::string flags = "options: limits";
       for (const std::size_t limit : limits) flags += " " + std::to_string(limit);
       if (options.find_unused_parameters) flags += ", find_unused_parameters";
@@ -189,6 +195,7 @@ class distributed_data_parallel {
       lines.push_back(std::move(flags));
       detail::verify_alike(comm_, lines);
     }
+    if (!sharing.empty()) throw usage_error(sharing);
     if (model_.slots() == 0)
       throw usage_error("the model has no parameter with a gradient: there is nothing to reduce");
     return {std::move(limits), options.find_unused_parameters, options.gradient_as_bucket_view,
@@ -242,8 +249,10 @@ class distributed_data_parallel {
       broadcast_(comm_, model_.buffer_memory(), joining_ ? now.highest : 0);
     }
     const int ranks = joining_ && joining_->divide_by_live ? now.working : comm_.size();
-    detail::step_plan plan{
-        .synchronised = now.synchronised, .divisor = static_cast<double>(ranks), .weight = weight};
+    detail::step_plan plan{.synchronised = now.synchronised,
+                           .all_work = now.working == comm_.size(),
+                           .divisor = static_cast<double>(ranks),
+                           .weight = weight};
     if (now.here) return reducer_.arm(plan);
     if (!now.synchronised) return;
     if (now.weighted) plan.weight = 0;

@@ -4,8 +4,8 @@
 // that leaves in the bucket the sum over ranks of bucket.scale() times the gradients. It is blocking code: it
 // runs on the progress thread, buckets in order, and every collective that it calls on the communicator it is
 // given runs at once. What it throws fails the group. A hook with `static constexpr bool
-// takes_scaled_gradients = true` lets the scale be applied on the way into the bucket, where that costs no
-// pass over memory; bucket.scale() is then 1.
+// takes_scaled_gradients = true` lets the scale be applied on the way into the bucket where gradients are
+// copied there, which costs no pass over memory; bucket.scale() is 1 then, and only then.
 #pragma once
 
 #include <ddpp/all_reduce.hpp>
@@ -20,17 +20,29 @@
 
 namespace ddpp::hooks {
 
-/// Scales, then sums, as torch does without a hook.
+/// What is done without a hook. Gradients that live in the bucket are averaged by the all-reduce itself,
+/// which may scale as it goes; else they are scaled, then summed, as torch does.
 struct all_reduce {
   static constexpr bool takes_scaled_gradients = true;
 
   template <class C>
   void operator()(C& comm, gradient_bucket& bucket) const {
-    bucket.visit([&](auto gradients) {
-      detail::scale(gradients, bucket.scale());
-      ddpp::all_reduce(comm, gradients);
+    bucket.visit([&]<class T>(std::span<T> gradients) {
+      if (sums_are_safe<C, T> && bucket.scale() == 1.0 / comm.size()) {
+        ddpp::all_reduce(comm, gradients, ddpp::avg);
+      } else {
+        detail::scale(gradients, bucket.scale());
+        ddpp::all_reduce(comm, gradients);
+      }
     });
   }
+
+ private:
+  /// Sums that are rounded to 16 bits on the way may be too large for them before they are divided.
+  template <class C, class T>
+  static constexpr bool sums_are_safe =
+      !is_16_bit_float<T> ||
+      (detail::leaves_choice<C, the_communicators> && !has_all_reduce<typename C::transport_type, T, sum_t>);
 };
 
 /// Scales and rounds float and double gradients to Narrow, hands them to the inner hook, and widens the

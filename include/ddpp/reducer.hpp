@@ -18,21 +18,22 @@
 #include <ddpp/barrier.hpp>
 #include <ddpp/broadcast.hpp>
 #include <ddpp/bucket_assignment.hpp>
+#include <ddpp/detail/bucket_slab.hpp>
 #include <ddpp/detail/model.hpp>
 #include <ddpp/detail/scaling.hpp>
+#include <ddpp/detail/step_record.hpp>
 #include <ddpp/detail/step_trace.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/fingerprint.hpp>
-#include <ddpp/gradient_bucket.hpp>
-#include <ddpp/symmetric.hpp>
+#include <ddpp/reducer_statistics.hpp>
 #include <ddpp/work.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -41,25 +42,7 @@
 #include <utility>
 #include <vector>
 
-namespace ddpp {
-
-/// What a reducer has measured. Times are sums over all steps.
-struct reducer_statistics {
-  std::size_t buckets_finished_this_step = 0;
-  std::uint64_t steps = 0;                    ///< finished, those under no_sync not counted
-  std::chrono::nanoseconds waiting{0};        ///< inside wait()
-  std::chrono::nanoseconds communicating{0};  ///< in hooks, and in writing averages back
-  std::vector<std::size_t> bucket_bytes = {};
-
-  /// The share of communication that was hidden behind computation, 0 to 1.
-  double overlap() const noexcept {
-    if (communicating.count() <= 0) return 0;
-    return std::max(0.0,
-                    1 - static_cast<double>(waiting.count()) / static_cast<double>(communicating.count()));
-  }
-};
-
-namespace detail {
+namespace ddpp::detail {
 
 struct reducer_options {
   std::vector<std::size_t> bucket_limits = {};  ///< in bytes, see assign_buckets_by_size
@@ -70,6 +53,7 @@ struct reducer_options {
 
 struct step_plan {
   bool synchronised = true;           ///< or accumulate only
+  bool all_work = true;               ///< no rank only shadows it
   double divisor = 1;                 ///< of an average that is not weighted
   std::optional<double> weight = {};  ///< of this rank, in a weighted average
 };
@@ -78,14 +62,14 @@ template <class C, class Hook>
 class reducer {
  public:
   reducer(C& comm, const model& of, reducer_options options, Hook hook)
-      : comm_(comm.share()), model_(of), options_(std::move(options)), hook_(std::move(hook)) {
-    for (std::size_t slot = 0; slot < model_.slots(); ++slot) {
-      sizes_.push_back({model_[slot].dtype(), model_[slot].count() * model_[slot].element_size()});
-    }
-    slots_.resize(model_.slots());
-    adopt(assign_buckets_last_first(sizes_, options_.bucket_limits));
-    order_.reserve(model_.slots());
-    usage_counts_.resize(model_.slots());
+      : comm_(comm.share()),
+        model_(of),
+        options_(std::move(options)),
+        hook_(std::move(hook)),
+        record_(of, graph_of(options_), !options_.gradient_as_bucket_view),
+        slab_(of),
+        usage_counts_(of.slots()) {
+    lay_out(assign_buckets_last_first(slab_.sizes(), options_.bucket_limits));
   }
   reducer(const reducer&) = delete;
   reducer& operator=(const reducer&) = delete;
@@ -102,7 +86,7 @@ class reducer {
       }
     } catch (...) {  // the group has failed: nobody waits
     }
-    for (bucket& b : buckets_) b.reduction = {};
+    for (bucket_progress& b : progress_) b.reduction = {};
     weight_reduction_ = {};
     usage_reduction_ = {};
   }
@@ -111,9 +95,10 @@ class reducer {
   /// step was given up on this rank without having met the others.
   void settle() {
     {
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
+      await_marks(lock);
       if (phase_ == phase::armed) {
-        const std::vector<std::size_t> missing = unmarked();
+        const std::vector<std::size_t> missing = record_.unmarked();
         give_up_locked("prepare() was called with a step unfinished: " +
                        (missing.empty() ? std::string("wait() was not called")
                                         : model_.labels(missing) + " not ready, wait() not called"));
@@ -134,43 +119,43 @@ class reducer {
   /// synchronised step, those that did not come last.
   void rebuild(int root) {
     std::vector<std::uint64_t> order(first_order_.begin(), first_order_.end());
-    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
-      if (std::find(first_order_.begin(), first_order_.end(), slot) == first_order_.end())
-        order.push_back(slot);
+    std::vector<bool> came(model_.slots());
+    for (const std::size_t slot : first_order_) came[slot] = true;
+    for (std::size_t slot = 0; slot < came.size(); ++slot) {
+      if (!came[slot]) order.push_back(slot);
     }
     ddpp::broadcast(comm_, order, root);
     const std::vector<std::size_t> walk(order.begin(), order.end());
-    adopt(assign_buckets_by_size(sizes_, options_.bucket_limits, walk));
+    lay_out(assign_buckets_by_size(slab_.sizes(), options_.bucket_limits, walk));
     rebuilt_ = true;
   }
 
   void arm(const step_plan& plan) {
     const std::lock_guard lock(mutex_);
-    begin_step(plan);
+    begin_step(plan, false);
     trace_.begin_step();
     if (!plan.synchronised) return;
     start_or_drop([&] {
       if (plan.weight) start_weight_reduction();
-      if (graph_is_recorded_) {  // what it does not use need not be waited for
-        complete_if([&](std::size_t slot) { return !in_graph_[slot]; });
+      if (record_.is_fixed()) {  // what it does not use need not be waited for
+        complete_if([&](std::size_t slot) { return !record_.is_in_graph(slot); });
       }
     });
   }
 
   void mark_ready(std::size_t listed) {
     const std::size_t slot = model_.slot_of(listed);
-    bool synchronised = false;
     {
       const std::lock_guard lock(mutex_);
       check_mark(slot);
-      marked_[slot] = used_[slot] = 1;
-      order_.push_back(slot);
-      synchronised = plan_.synchronised;
+      record_.mark(slot);
+      if (!plan_.synchronised) return;
+      ++marks_under_way_;
     }
-    if (!synchronised) return;
     contribute(slot);  // outside the lock: each slot has a part of its bucket to itself
     const std::lock_guard lock(mutex_);
-    --buckets_[slots_[slot].bucket].missing;
+    if (--marks_under_way_ == 0) marks_arrived_.notify_all();
+    --progress_[slab_.bucket_of(slot)].missing;
     if (phase_ == phase::armed) start_or_drop([&] { start_complete_buckets(); });
   }
 
@@ -179,8 +164,9 @@ class reducer {
     trace_.end_computation();
     const step_trace::span traced(trace_, step_trace::lane::program, "wait");
     std::unique_lock lock(mutex_);
+    await_marks(lock);
     if (phase_ == phase::idle) throw reducer_error("wait() was called without prepare()");
-    if (phase_ == phase::armed) check_unmarked();
+    if (phase_ == phase::armed) check_end();
     if (phase_ == phase::given_up) {
       const std::exception_ptr reason = failure_;
       lock.unlock();
@@ -194,17 +180,15 @@ class reducer {
       std::rethrow_exception(reason);
     }
     if (!plan_.synchronised) {
-      record_graph();
+      record_.fix_graph();
       phase_ = phase::idle;
       return;
     }
-    if (needs_usage()) {
-      start_or_drop([&] {
-        if (!graph_is_recorded_) complete_if([&](std::size_t slot) { return !marked_[slot]; });
-        start_usage_reduction();
-      });
-    }
-    record_graph();
+    start_or_drop([&] {
+      if (!record_.is_fixed()) complete_if([&](std::size_t slot) { return !record_.is_marked(slot); });
+      if (needs_usage()) start_usage_reduction();
+    });
+    record_.fix_graph();
     lock.unlock();
     finish_step();
   }
@@ -212,8 +196,7 @@ class reducer {
   /// Takes part in a step with gradients of zero. Collective; blocks.
   void shadow(const step_plan& plan) {
     std::unique_lock lock(mutex_);
-    begin_step(plan);
-    shadowing_ = true;
+    begin_step(plan, true);
     start_or_drop([&] {
       if (plan.weight) start_weight_reduction();
       complete_if([](std::size_t) { return true; });
@@ -231,14 +214,14 @@ class reducer {
       throw usage_error(model_.label(listed) + " is of " + name_of(p.dtype()) +
                         ", its gradient was asked for as " + name_of(dtype_of<T>));
     }
-    return {
-        reinterpret_cast<T*>(options_.gradient_as_bucket_view ? place_of(slot) : p.gradient().bytes().data()),
-        p.count()};
+    std::byte* const where =
+        options_.gradient_as_bucket_view ? slab_.place_of(slot) : p.gradient().bytes().data();
+    return {reinterpret_cast<T*>(where), p.count()};
   }
 
   bucket_layout assignment() const {
     bucket_layout layout;
-    for (const bucket& b : buckets_) layout.push_back(b.parameters);
+    for (const auto& b : slab_.buckets()) layout.push_back(b.parameters);
     return layout;
   }
 
@@ -251,7 +234,7 @@ class reducer {
         .steps = synchronised_steps_.load(std::memory_order_relaxed),
         .waiting = std::chrono::nanoseconds(waiting_.load(std::memory_order_relaxed)),
         .communicating = std::chrono::nanoseconds(communicating_.load(std::memory_order_relaxed))};
-    for (const bucket& b : buckets_) s.bucket_bytes.push_back(b.bytes);
+    for (const auto& b : slab_.buckets()) s.bucket_bytes.push_back(b.bytes);
     return s;
   }
 
@@ -265,15 +248,9 @@ class reducer {
   };
   static constexpr bool hook_takes_scaled = requires { requires Hook::takes_scaled_gradients; };
 
-  struct bucket {
-    ddpp::dtype dtype{};
-    std::size_t begin = 0, bytes = 0, count = 0;  // `begin`: bytes into the slab
-    std::vector<std::size_t> slots = {}, parameters = {}, offsets = {}, rows = {};
+  struct bucket_progress {
     std::size_t missing = 0;  // gradients not ready yet
     work reduction = {};
-  };
-  struct slot_place {
-    std::size_t bucket = 0, begin = 0;  // `begin`: bytes into the slab
   };
 
   class stopwatch {
@@ -290,145 +267,77 @@ class reducer {
     const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   };
 
-  static constexpr const char* moved_text = " has moved to other memory since construction";
-  static constexpr const char* broken_promise = ", but the graph was promised to be static";
-  std::string label(std::size_t slot) const { return model_.label(model_.listed(slot)); }
-
-  // --- layout ---
-
-  /// Buckets one after the other in one allocation, each on a cache line of its own. Gradients keep their
-  /// contents.
-  void adopt(const bucket_layout& layout) {
-    if (!buckets_.empty() && std::ranges::equal(layout, buckets_, {}, {}, &bucket::slots)) return;
-    std::vector<bucket> buckets;
-    std::vector<slot_place> places(slots_.size());
-    std::size_t total = 0;
-    for (const auto& members : layout) {
-      bucket b{.dtype = sizes_[members.front()].dtype, .begin = total, .slots = members};
-      const std::size_t element = model_[members.front()].element_size();
-      for (const std::size_t slot : members) {
-        places[slot] = {buckets.size(), total + b.bytes};
-        b.parameters.push_back(model_.listed(slot));
-        b.offsets.push_back(b.bytes / element);
-        b.rows.push_back(model_[slot].rows());
-        b.bytes += sizes_[slot].bytes;
-      }
-      b.count = b.bytes / element;
-      b.offsets.push_back(b.count);
-      total += (b.bytes + cache_line - 1) / cache_line * cache_line;
-      buckets.push_back(std::move(b));
-    }
-    symmetric_buffer<std::byte> slab = allocate_symmetric<std::byte>(comm_, total);
-    for (std::size_t slot = 0; slot < slots_.size() && !buckets_.empty(); ++slot) {
-      copy_bytes(slab.data() + places[slot].begin, place_of(slot), sizes_[slot].bytes);
-    }
-    buckets_ = std::move(buckets);
-    slots_ = std::move(places);
-    slab_ = std::move(slab);
+  static graph_kind graph_of(const reducer_options& options) {
+    if (options.static_graph) return graph_kind::fixed;
+    return options.find_unused_parameters ? graph_kind::changing : graph_kind::complete;
   }
 
-  std::byte* place_of(std::size_t slot) noexcept { return slab_.data() + slots_[slot].begin; }
+  void lay_out(const bucket_layout& layout) {
+    slab_.lay_out(comm_, layout);
+    progress_.resize(slab_.size());
+  }
 
   // --- the course of a step; all but contribute() with the lock held ---
 
-  void begin_step(const step_plan& plan) {
+  void begin_step(const step_plan& plan, bool shadowing) {
     phase_ = phase::armed;
     plan_ = plan;
-    shadowing_ = false;
+    shadowing_ = shadowing;
     failure_ = nullptr;
-    marked_.assign(slots_.size(), 0);
-    if (!accumulating_) used_.assign(slots_.size(), 0);
-    accumulating_ = !plan.synchronised;
-    order_.clear();
+    record_.begin(plan.synchronised);
     next_ = 0;
     finished_.store(0, std::memory_order_relaxed);
-    for (bucket& b : buckets_) b.missing = b.slots.size();
+    for (std::size_t b = 0; b < progress_.size(); ++b) progress_[b].missing = slab_[b].slots.size();
   }
 
   void check_mark(std::size_t slot) {
     if (phase_ == phase::idle) {
-      throw reducer_error(label(slot) + " was marked ready with no step under way: call prepare() first");
+      throw reducer_error(record_.label(slot) +
+                          " was marked ready with no step under way: call prepare() first");
     }
-    if (phase_ == phase::armed) {
-      if (marked_[slot]) {
-        give_up_locked(label(slot) + " was marked ready twice in one step");
-      } else if (has_moved(slot)) {
-        give_up_locked("the gradient of " + label(slot) + moved_text);
-      } else if (graph_is_recorded_ && !in_graph_[slot]) {
-        give_up_locked(label(slot) + " is used now and was not in the first step" + broken_promise);
-      } else if (graph_is_recorded_ && recorded_order_[order_.size()] != slot) {
-        give_up_locked(label(slot) + " became ready where " + label(recorded_order_[order_.size()]) +
-                       " did in the first step" + broken_promise);
-      }
-    }
+    if (phase_ == phase::armed) give_up_if(record_.objection_to_mark(slot));
     if (phase_ == phase::given_up) std::rethrow_exception(failure_);
   }
 
-  void check_unmarked() {
-    std::vector<std::size_t> missing = unmarked();
-    const auto moved = std::ranges::find_if(missing, [&](std::size_t slot) { return has_moved(slot); });
-    if (moved != missing.end()) return give_up_locked("the gradient of " + label(*moved) + moved_text);
-    if (may_be_unused()) return;
-    if (graph_is_recorded_) std::erase_if(missing, [&](std::size_t slot) { return !in_graph_[slot]; });
-    if (missing.empty()) return;
-    give_up_locked("wait() was called but no gradient came for " + model_.labels(missing) +
-                   (graph_is_recorded_
-                        ? ", which the first step used" + std::string(broken_promise)
-                        : ". If not every step uses every parameter, set find_unused_parameters"));
-  }
+  void check_end() { give_up_if(record_.objection_to_end()); }
 
-  /// The gradient's container has got itself other memory. What is given and not used may do so.
-  bool has_moved(std::size_t slot) const {
-    return !options_.gradient_as_bucket_view && model_[slot].gradient().replaced();
+  void give_up_if(const std::string& why) {
+    if (!why.empty()) give_up_locked(why);
   }
-
   void give_up_locked(const std::string& why) {
     phase_ = phase::given_up;
     failure_ = std::make_exception_ptr(reducer_error("rank " + std::to_string(comm_.rank()) + ": " + why));
   }
 
+  /// Other threads may be on their way out of mark_ready().
+  void await_marks(std::unique_lock<std::mutex>& lock) {
+    marks_arrived_.wait(lock, [&] { return marks_under_way_ == 0; });
+  }
+
   /// With the group failed there is no one to meet: the step is dropped, on all ranks.
   void drop_step() noexcept {
     phase_ = phase::idle;
-    accumulating_ = false;
-    for (bucket& b : buckets_) b.reduction = {};
+    record_.forget();
+    for (bucket_progress& b : progress_) b.reduction = {};
     weight_reduction_ = {};
   }
 
-  std::vector<std::size_t> unmarked() const {
-    std::vector<std::size_t> missing;
-    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
-      if (!marked_[slot]) missing.push_back(slot);
-    }
-    return missing;
-  }
-
-  bool may_be_unused() const noexcept {
-    return options_.static_graph ? !graph_is_recorded_ : options_.find_unused_parameters;
-  }
   /// The same on all ranks.
   bool needs_usage() const noexcept {
-    return options_.static_graph ? !usage_is_recorded_ : options_.find_unused_parameters;
-  }
-
-  void record_graph() {
-    if (!options_.static_graph || graph_is_recorded_) return;
-    in_graph_ = marked_;
-    recorded_order_ = order_;
-    graph_is_recorded_ = true;
+    return options_.static_graph ? !usage_is_fixed_ : options_.find_unused_parameters;
   }
 
   /// Gradients that nobody will mark: what was never used since the last synchronised step counts as zero,
   /// what an earlier, accumulating step used counts with what it has.
   template <class Condition>
   void complete_if(Condition condition) {
-    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+    for (std::size_t slot = 0; slot < model_.slots(); ++slot) {
       if (!condition(slot)) continue;
-      if (used_[slot] && !shadowing_)
+      if (record_.is_used(slot) && !shadowing_)
         contribute(slot);
       else
-        std::memset(place_of(slot), 0, sizes_[slot].bytes);
-      --buckets_[slots_[slot].bucket].missing;
+        slab_.clear(slot);
+      --progress_[slab_.bucket_of(slot)].missing;
     }
     start_complete_buckets();
   }
@@ -444,33 +353,37 @@ class reducer {
     }
   }
 
+  /// Brings a gradient into its bucket, scaled where that costs no pass over memory of its own. What weighs
+  /// nothing may be anything, as the mean over no samples is.
   void contribute(std::size_t slot) {
-    const double factor = hook_takes_scaled && !plan_.weight ? 1 / plan_.divisor : 1;
-    visit_gradient_type(sizes_[slot].dtype, [&]<class T>(std::type_identity<T>) {
-      T* const place = reinterpret_cast<T*>(place_of(slot));
-      const std::size_t count = model_[slot].count();
-      if (options_.gradient_as_bucket_view)
-        scale(std::span(place, count), factor);
-      else
-        copy_scaled(place, reinterpret_cast<const T*>(model_[slot].gradient().bytes().data()), count, factor);
+    if (plan_.weight && *plan_.weight == 0) return slab_.clear(slot);
+    if (options_.gradient_as_bucket_view) return;
+    visit_gradient_type(slab_.sizes()[slot].dtype, [&]<class T>(std::type_identity<T>) {
+      copy_scaled(reinterpret_cast<T*>(slab_.place_of(slot)),
+                  reinterpret_cast<const T*>(model_[slot].gradient().bytes().data()), model_[slot].count(),
+                  is_scaled_on_the_way() ? 1 / plan_.divisor : 1);
     });
+  }
+  bool is_scaled_on_the_way() const noexcept {
+    return hook_takes_scaled && !plan_.weight && !options_.gradient_as_bucket_view;
   }
 
   // --- what runs on the progress thread ---
 
   void start_complete_buckets() {
-    for (; next_ < buckets_.size() && buckets_[next_].missing == 0; ++next_) start_bucket(next_, !shadowing_);
+    for (; next_ < progress_.size() && progress_[next_].missing == 0; ++next_)
+      start_bucket(next_, !shadowing_);
   }
 
   void start_bucket(std::size_t index, bool keep) {
-    bucket& b = buckets_[index];
+    const auto& b = slab_[index];
     trace_.bucket_is_ready(index);
-    const fingerprint print{
-        .count = b.count,
-        .element_size = static_cast<std::uint16_t>(model_[b.slots.front()].element_size()),
-        .type = static_cast<std::uint8_t>(b.dtype),
-        .op = collective::hook};
-    b.reduction = comm_.start(print, [this, index, keep](C& inside) { reduce(inside, index, keep); });
+    const fingerprint print{.count = b.count(),
+                            .element_size = static_cast<std::uint16_t>(b.element_size),
+                            .type = static_cast<std::uint8_t>(b.dtype),
+                            .op = collective::hook};
+    progress_[index].reduction =
+        comm_.start(print, [this, index, keep](C& inside) { reduce(inside, index, keep); });
   }
 
   void start_weight_reduction() {
@@ -479,8 +392,8 @@ class reducer {
   }
 
   void start_usage_reduction() {
-    for (std::size_t slot = 0; slot < slots_.size(); ++slot)
-      usage_counts_[slot] = shadowing_ ? 0 : used_[slot];
+    for (std::size_t slot = 0; slot < usage_counts_.size(); ++slot)
+      usage_counts_[slot] = record_.is_used(slot) && !shadowing_;
     usage_reduction_ = ddpp::all_reduce_async(comm_, std::span(usage_counts_));
   }
 
@@ -489,13 +402,11 @@ class reducer {
       const stopwatch measured(communicating_);
       const step_trace::span traced(trace_, step_trace::lane::communication, "reduction of bucket",
                                     static_cast<int>(index));
-      bucket& b = buckets_[index];
-      gradient_bucket view(b.dtype, slab_.data() + b.begin, b.count, remaining_scale(), index,
-                           index + 1 == buckets_.size(), b.parameters, b.offsets, b.rows);
+      gradient_bucket view = slab_.view(index, remaining_scale());
       hook_(inside, view);
       if (keep && !options_.gradient_as_bucket_view) {
-        for (const std::size_t slot : b.slots) {
-          if (used_[slot]) write_back(slot);
+        for (const std::size_t slot : slab_[index].slots) {
+          if (record_.is_used(slot)) slab_.write_back(slot);
         }
       }
     }
@@ -504,11 +415,7 @@ class reducer {
 
   double remaining_scale() const noexcept {
     if (plan_.weight) return weights_ > 0 ? *plan_.weight / weights_ : 0;
-    return hook_takes_scaled ? 1 : 1 / plan_.divisor;
-  }
-
-  void write_back(std::size_t slot) {
-    copy_bytes(model_[slot].gradient().bytes().data(), place_of(slot), sizes_[slot].bytes);
+    return is_scaled_on_the_way() ? 1 : 1 / plan_.divisor;
   }
 
   // --- the end of a step ---
@@ -525,14 +432,13 @@ class reducer {
       pending = {};
     };
     await(weight_reduction_);
-    for (bucket& b : buckets_) await(b.reduction);
+    for (bucket_progress& b : progress_) await(b.reduction);
     if (!error) resolve_unused(await);
     const std::lock_guard lock(mutex_);
     phase_ = phase::idle;
-    accumulating_ = false;
     if (error) std::rethrow_exception(error);
-    usage_is_recorded_ = true;
-    if (!has_synchronised()) first_order_ = order_;
+    usage_is_fixed_ = usage_is_fixed_ || plan_.all_work;
+    if (!has_synchronised()) first_order_ = record_.order();
     synchronised_steps_.fetch_add(1, std::memory_order_relaxed);
   }
 
@@ -540,16 +446,14 @@ class reducer {
   template <class Await>
   void resolve_unused(Await&& await) {
     globally_unused_.clear();
-    if (shadowing_) return;
-    const auto unused = static_cast<std::size_t>(std::count(used_.begin(), used_.end(), 0));
-    if (unused == 0) return;
+    if (shadowing_ || record_.are_all_used()) return;
     await(usage_reduction_);
-    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
-      if (used_[slot]) continue;
+    for (std::size_t slot = 0; slot < usage_counts_.size(); ++slot) {
+      if (record_.is_used(slot)) continue;
       if (usage_counts_[slot] == 0)
         globally_unused_.push_back(model_.listed(slot));
       else if (!options_.gradient_as_bucket_view)
-        write_back(slot);
+        slab_.write_back(slot);
     }
   }
 
@@ -558,46 +462,39 @@ class reducer {
     {
       const std::lock_guard lock(mutex_);
       phase_ = phase::idle;
-      accumulating_ = false;
+      record_.forget();
     }
     if (!synchronised) return;  // nobody else knows of the step
-    for (; next_ + 1 < buckets_.size(); ++next_) start_bucket(next_, false);
-    for (bucket& b : buckets_) b.reduction = {};
+    for (; next_ + 1 < progress_.size(); ++next_) start_bucket(next_, false);
+    for (bucket_progress& b : progress_) b.reduction = {};
     weight_reduction_ = {};
     comm_.run({.count = next_, .op = collective::step_given_up}, [](C& inside) { ddpp::barrier(inside); });
   }
-
-  static constexpr std::size_t cache_line = 64;
 
   C comm_;
   const model& model_;
   const reducer_options options_;
   Hook hook_;
-  std::vector<gradient_size> sizes_;  // by slot, as all below that is not by bucket
 
   std::mutex mutex_;
   phase phase_ = phase::idle;
   step_plan plan_;
-  std::exception_ptr failure_;        // why the step was given up
-  std::size_t next_ = 0;              // bucket to be started
-  std::vector<std::size_t> order_;    // slots, as they became ready in this step
-  std::vector<std::uint8_t> marked_;  // in this step
-  std::vector<std::uint8_t> used_;    // since the last synchronised step
-  bool accumulating_ = false;         // the last step did not synchronise
+  std::exception_ptr failure_;  // why the step was given up
+  step_record record_;
+  std::size_t next_ = 0;  // bucket to be started
+  std::size_t marks_under_way_ = 0;
+  std::condition_variable marks_arrived_;
   bool shadowing_ = false;
-  bool graph_is_recorded_ = false, usage_is_recorded_ = false;  // static_graph: by its first step
-  std::vector<std::uint8_t> in_graph_;
-  std::vector<std::size_t> recorded_order_;
-  std::vector<std::size_t> first_order_;  // order_ of the first synchronised step
+  std::vector<std::size_t> first_order_;  // of marks in the first synchronised step
   bool rebuilt_ = false;
 
-  symmetric_buffer<std::byte> slab_;
-  std::vector<bucket> buckets_;
-  std::vector<slot_place> slots_;
-  double weights_ = 0;  // of all ranks together, once weight_reduction_ is done
+  bucket_slab slab_;
+  std::vector<bucket_progress> progress_;  // by bucket
+  double weights_ = 0;                     // of all ranks together, once weight_reduction_ is done
   work weight_reduction_;
-  std::vector<std::int32_t> usage_counts_;  // how many ranks used it, once usage_reduction_ is done
+  std::vector<std::int32_t> usage_counts_;  // by slot: how many ranks used it, once usage_reduction_ is done
   work usage_reduction_;
+  bool usage_is_fixed_ = false;  // static_graph: known from a step in which all ranks worked
   std::vector<std::size_t> globally_unused_;
 
   step_trace trace_{comm_.rank()};
@@ -608,5 +505,4 @@ class reducer {
   const int exceptions_at_birth_ = std::uncaught_exceptions();
 };
 
-}  // namespace detail
-}  // namespace ddpp
+}  // namespace ddpp::detail

@@ -515,9 +515,7 @@ template <class T>
 void initial_values() {
   ddpp::launch<T>(3, [](auto& comm) {
     floats model({300'000, 2, 70'000, 1}, float(comm.rank() + 1)), own({5}, float(comm.rank()));
-    std::vector<float>& shared = model.values[1];
-    std::vector<float> another(2);
-    model.list.emplace_back("tied", shared, another);  // the same parameter once more
+    model.list.emplace_back("tied", model.values[1], model.gradients[1]);  // the same parameter once more
     distributed_data_parallel ddp(comm, model.list);
     for (const auto& v : model.values) EXPECT(std::ranges::all_of(v, [](float x) { return x == 1; }));
     EXPECT(ddp.bucket_assignment() == ddpp::bucket_layout{{1, 2, 3}, {0}});

@@ -5,7 +5,10 @@
 #include <ddpp/error.hpp>
 #include <ddpp/parameter.hpp>
 
+#include <algorithm>
 #include <cstddef>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,15 +24,16 @@ class model {
 
   model(std::vector<parameter> parameters, std::vector<model_buffer> buffers)
       : parameters_(std::move(parameters)), buffers_(std::move(buffers)) {
+    std::map<std::pair<const std::byte*, std::size_t>, std::size_t> slot_with;  // values at, of so many bytes
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (!parameters_[i].has_gradient()) {
         slot_of_.push_back(no_slot);
-      } else if (const std::size_t same = find_shared(i); same != no_slot) {
-        slot_of_.push_back(same);
-      } else {
-        slot_of_.push_back(listed_.size());
-        listed_.push_back(i);
+        continue;
       }
+      const auto values = parameters_[i].value().bytes();
+      const auto [known, is_new] = slot_with.try_emplace({values.data(), values.size()}, listed_.size());
+      slot_of_.push_back(is_new || values.empty() ? listed_.size() : known->second);
+      if (slot_of_.back() == listed_.size()) listed_.push_back(i);
     }
   }
 
@@ -88,6 +92,25 @@ class model {
     return all;
   }
 
+  /// Two parameters whose values, or whose gradients if those are `in_use`, overlap without being one shared
+  /// parameter: a sentence about the first such pair found, else empty.
+  std::string wrongly_shared_memory(bool gradients_in_use) const {
+    std::vector<piece> values, gradients;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const std::size_t slot = slot_of_[i];
+      if (slot == no_slot || listed_[slot] == i) {
+        values.push_back({parameters_[i].value().bytes(), i});
+        if (slot != no_slot && gradients_in_use) gradients.push_back({parameters_[i].gradient().bytes(), i});
+      } else if (gradients_in_use && parameters_[i].gradient().bytes().data() !=
+                                         parameters_[listed_[slot]].gradient().bytes().data()) {
+        return label(i) + " has the values of " + label(listed_[slot]) +
+               " but another gradient: a shared parameter has one gradient, into which all its uses add";
+      }
+    }
+    const std::string text = first_overlap("values", true, std::move(values));
+    return text.empty() ? first_overlap("gradients", false, std::move(gradients)) : text;
+  }
+
   /// One sentence per thing that must be alike on all ranks; the first says how many parameters there are.
   std::vector<std::string> description() const {
     std::vector<std::string> lines = {std::to_string(parameters_.size()) + " parameters"};
@@ -108,13 +131,27 @@ class model {
   }
 
  private:
-  std::size_t find_shared(std::size_t i) const {
-    const auto bytes = parameters_[i].value().bytes();
-    for (std::size_t slot = 0; slot < listed_.size() && !bytes.empty(); ++slot) {
-      const auto other = (*this)[slot].value().bytes();
-      if (other.data() == bytes.data() && other.size() == bytes.size()) return slot;
+  struct piece {
+    std::span<std::byte> memory;
+    std::size_t listed;
+  };
+  std::string first_overlap(const char* what, bool may_be_same, std::vector<piece> pieces) const {
+    std::erase_if(pieces, [](const piece& each) { return each.memory.empty(); });
+    std::sort(pieces.begin(), pieces.end(),
+              [](const piece& a, const piece& b) { return std::less<>{}(a.memory.data(), b.memory.data()); });
+    for (std::size_t k = 1; k < pieces.size(); ++k) {
+      const piece &before = pieces[k - 1], &after = pieces[k];
+      if (may_be_same && is_same(before.memory, after.memory)) continue;
+      if (std::less<>{}(after.memory.data(), before.memory.data() + before.memory.size())) {
+        return std::string("the ") + what + " of " + label(std::min(before.listed, after.listed)) + " and " +
+               label(std::max(before.listed, after.listed)) + " share memory";
+      }
     }
-    return no_slot;
+    return {};
+  }
+
+  static bool is_same(std::span<const std::byte> a, std::span<const std::byte> b) {
+    return a.data() == b.data() && a.size() == b.size();
   }
 
   std::vector<parameter> parameters_;

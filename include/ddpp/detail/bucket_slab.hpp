@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSL-1.0
+// Where the gradients of a model lie while they travel: buckets one after the other in one allocation, each
+// on a cache line of its own.
+#pragma once
+
+#include <ddpp/bucket_assignment.hpp>
+#include <ddpp/detail/copy.hpp>
+#include <ddpp/detail/model.hpp>
+#include <ddpp/dtype.hpp>
+#include <ddpp/gradient_bucket.hpp>
+#include <ddpp/symmetric.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace ddpp::detail {
+
+class bucket_slab {
+ public:
+  struct bucket {
+    ddpp::dtype dtype = {};
+    std::size_t element_size = 0;
+    std::size_t begin = 0, bytes = 0;  // `begin`: in the slab
+    std::vector<std::size_t> slots = {}, parameters = {}, offsets = {}, rows = {};
+
+    std::size_t count() const noexcept { return bytes / element_size; }
+  };
+
+  explicit bucket_slab(const model& of) : model_(of), places_(of.slots()) {
+    for (std::size_t slot = 0; slot < model_.slots(); ++slot) {
+      sizes_.push_back({model_[slot].dtype(), model_[slot].count() * model_[slot].element_size()});
+    }
+  }
+
+  /// Collective, with the same layout of slots on all ranks. Gradients keep their contents.
+  template <class C>
+  void lay_out(C& comm, const bucket_layout& layout) {
+    if (std::ranges::equal(layout, buckets_, {}, {}, &bucket::slots)) return;
+    std::vector<bucket> buckets;
+    std::vector<place> places(model_.slots());
+    std::size_t total = 0;
+    for (const auto& members : layout) {
+      buckets.push_back(make_bucket(members, total));
+      const bucket& made = buckets.back();
+      for (std::size_t k = 0; k < members.size(); ++k) {
+        places[members[k]] = {buckets.size() - 1, total + made.offsets[k] * made.element_size};
+      }
+      total += (made.bytes + cache_line - 1) / cache_line * cache_line;
+    }
+    symmetric_buffer<std::byte> memory = allocate_symmetric<std::byte>(comm, total);
+    for (std::size_t slot = 0; slot < places.size() && !buckets_.empty(); ++slot) {
+      copy_bytes(memory.data() + places[slot].begin, place_of(slot), sizes_[slot].bytes);
+    }
+    buckets_ = std::move(buckets);
+    places_ = std::move(places);
+    memory_ = std::move(memory);
+  }
+
+  const std::vector<gradient_size>& sizes() const noexcept { return sizes_; }  // by slot
+  const std::vector<bucket>& buckets() const noexcept { return buckets_; }
+  std::size_t size() const noexcept { return buckets_.size(); }
+  const bucket& operator[](std::size_t index) const noexcept { return buckets_[index]; }
+  /// The index of the bucket that a slot is in, and where its gradient begins.
+  std::size_t bucket_of(std::size_t slot) const noexcept { return places_[slot].bucket; }
+  std::byte* place_of(std::size_t slot) noexcept { return memory_.data() + places_[slot].begin; }
+
+  /// For a hook.
+  gradient_bucket view(std::size_t index, double scale) noexcept {
+    const bucket& b = buckets_[index];
+    return {b.dtype, memory_.data() + b.begin,     b.count(),    scale,
+            index,   index + 1 == buckets_.size(), b.parameters, b.offsets,
+            b.rows};
+  }
+
+  void clear(std::size_t slot) noexcept { std::memset(place_of(slot), 0, sizes_[slot].bytes); }
+  /// From the bucket to the program's memory.
+  void write_back(std::size_t slot) noexcept {
+    copy_bytes(model_[slot].gradient().bytes().data(), place_of(slot), sizes_[slot].bytes);
+  }
+
+ private:
+  static constexpr std::size_t cache_line = 64;
+  struct place {
+    std::size_t bucket = 0, begin = 0;  // `begin`: bytes into the slab
+  };
+
+  bucket make_bucket(const std::vector<std::size_t>& slots, std::size_t begin) const {
+    const parameter& first = model_[slots.front()];
+    bucket b{.dtype = first.dtype(), .element_size = first.element_size(), .begin = begin, .slots = slots};
+    for (const std::size_t slot : slots) {
+      b.parameters.push_back(model_.listed(slot));
+      b.offsets.push_back(b.count());
+      b.rows.push_back(model_[slot].rows());
+      b.bytes += sizes_[slot].bytes;
+    }
+    b.offsets.push_back(b.count());
+    return b;
+  }
+
+  const model& model_;
+  std::vector<gradient_size> sizes_;  // by slot
+  std::vector<place> places_;         // by slot
+  std::vector<bucket> buckets_;
+  symmetric_buffer<std::byte> memory_;
+};
+
+}  // namespace ddpp::detail
