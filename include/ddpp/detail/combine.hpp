@@ -59,8 +59,8 @@ void reduce_operands(T* into, const T* const* operands, int n, std::size_t count
         std::memcpy(static_cast<void*>(into + at), operands[0] + at, length * sizeof(T));
       continue;
     }
-    T partial[most];
-    T* const to = n == 2 ? into + at : partial;
+    alignas(T) std::byte partial[most * sizeof(T)];  // T need not be default constructible
+    T* const to = n == 2 ? into + at : reinterpret_cast<T*>(partial);
     combine(to, operands[0] + at, operands[1] + at, length, op);
     for (int k = 2; k < n; ++k) combine(k + 1 == n ? into + at : to, to, operands[k] + at, length, op);
   }
