@@ -124,19 +124,20 @@ class distributed_data_parallel {
 
   /// Runs `loop()`, in which ranks may take different numbers of steps, and then takes part, with gradients
   /// of zero, in the steps of those that are still at work. At the end everyone has the parameters and
-  /// buffers of the highest rank among the last to finish. Collective; blocks. An exception that leaves the
-  /// loop fails the group.
+  /// buffers of the highest rank among the last to finish. Collective; blocks. Throws `reducer_error` on all
+  /// ranks where those at work differ in no_sync or in the use of weights. An exception that leaves the loop
+  /// on one rank fails the group.
   template <class F>
   void join(F&& loop, join_options options = {}) {
     if (joining_) throw usage_error("join() was called inside join()");
     const joining_scope scope(joining_, options);
-    ended_early_ = false;
+    all_throw_ = false;
     highest_of_last_ = comm_.size() - 1;
     try {
       loop();
       reducer_.settle();
     } catch (...) {
-      if (!ended_early_) comm_.revoke("an exception left join(): " + detail::current_exception_text());
+      if (!all_throw_) comm_.revoke("an exception left join(): " + detail::current_exception_text());
       throw;
     }
     for (roll now = call_roll({}); now.working > 0; now = call_roll({})) begin(now, {});
@@ -221,6 +222,7 @@ class distributed_data_parallel {
         all.lowest = r;
         agreed = theirs;
       } else if (theirs != agreed) {
+        all_throw_ = true;
         throw reducer_error("join: rank " + std::to_string(all.lowest) + " and rank " + std::to_string(r) +
                             " differ in no_sync or in the use of weights for the same step");
       }
@@ -230,7 +232,7 @@ class distributed_data_parallel {
     all.weighted = (agreed & 4u) != 0;
     if (all.working > 0) highest_of_last_ = all.highest;
     if (joining_->throw_on_early_end && all.working > 0 && all.working < comm_.size()) {
-      ended_early_ = true;
+      all_throw_ = true;
       throw reducer_error("join: " + std::to_string(comm_.size() - all.working) + " of " +
                           std::to_string(comm_.size()) + " ranks have run out of batches before the others");
     }
@@ -269,7 +271,7 @@ class distributed_data_parallel {
   int rebuild_root_ = 0;
   std::optional<join_options> joining_;
   int highest_of_last_ = 0;
-  bool ended_early_ = false;
+  bool all_throw_ = false;  // what leaves the loop under join: nobody needs to be told
   detail::reducer<C, Hook> reducer_;
 };
 

@@ -28,7 +28,7 @@ struct all_reduce {
   template <class C>
   void operator()(C& comm, gradient_bucket& bucket) const {
     bucket.visit([&]<class T>(std::span<T> gradients) {
-      if (sums_are_safe<C, T> && bucket.scale() == 1.0 / comm.size()) {
+      if (sums_are_safe<C, T> && bucket.is_mean()) {
         ddpp::all_reduce(comm, gradients, ddpp::avg);
       } else {
         detail::scale(gradients, bucket.scale());

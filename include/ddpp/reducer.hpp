@@ -402,8 +402,9 @@ class reducer {
       const stopwatch measured(communicating_);
       const step_trace::span traced(trace_, step_trace::lane::communication, "reduction of bucket",
                                     static_cast<int>(index));
-      gradient_bucket view = slab_.view(index, remaining_scale());
-      hook_(inside, view);
+      const bool is_mean = !plan_.weight && !is_scaled_on_the_way() && plan_.divisor == inside.size();
+      gradient_bucket bucket(slab_.contents(index), slab_.data(index), remaining_scale(), is_mean);
+      hook_(inside, bucket);
       if (keep && !options_.gradient_as_bucket_view) {
         for (const std::size_t slot : slab_[index].slots) {
           if (record_.is_used(slot)) slab_.write_back(slot);

@@ -6,6 +6,14 @@
 
 TEST_CASE("gradients of mixed types are averaged") { training::averages_of_mixed_types<TRANSPORT>(); }
 TEST_CASE("buckets follow the order of rank 0") { training::layout_follows_rank_0<TRANSPORT>(); }
+TEST_CASE("models of unusual shapes") { training::unusual_models<TRANSPORT>(); }
+TEST_CASE("memory shared by mistake is refused") {
+  training::memory_shared_by_mistake_is_refused<TRANSPORT>();
+}
+TEST_CASE("several models on one communicator, and one on a subgroup") {
+  training::several_models_and_groups<TRANSPORT>();
+}
+TEST_CASE("ranks that disagree on a step") { training::ranks_that_disagree_on_a_step<TRANSPORT>(); }
 TEST_CASE("different models are refused on all ranks") {
   training::different_models_are_refused<TRANSPORT>();
 }
@@ -27,8 +35,13 @@ TEST_CASE("weighted averages") { training::weights<TRANSPORT>(); }
 TEST_CASE("hooks") { training::hooks<TRANSPORT>(); }
 TEST_CASE("a full bucket is reduced with no further call") { training::overlap_without_a_call<TRANSPORT>(); }
 TEST_CASE("marks from several threads") { training::marks_from_several_threads<TRANSPORT>(); }
+TEST_CASE("wait() waits for marks of other threads") {
+  training::wait_for_marks_of_other_threads<TRANSPORT>();
+}
 TEST_CASE("replaced storage is noticed") { training::replaced_storage_is_noticed<TRANSPORT>(); }
 TEST_CASE("join") { training::join<TRANSPORT>(); }
+TEST_CASE("join with hooks, weights, no batches") { training::join_variants<TRANSPORT>(); }
+TEST_CASE("a static graph after shadowing") { training::static_graph_after_shadowing<TRANSPORT>(); }
 TEST_CASE("join that ends early") { training::join_ends_early<TRANSPORT>(); }
 TEST_CASE("random training") {
   for (unsigned seed = 1; seed <= 20; ++seed) training::random_training<TRANSPORT>(seed);

@@ -8,6 +8,7 @@
 #include <ddpp/launch.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -139,6 +140,141 @@ void layout_follows_rank_0() {
       if (s > 0) EXPECT(ddp.bucket_assignment() == ddpp::bucket_layout{{3, 0}, {5, 1}, {2, 4}});
     }
     EXPECT(ddp.statistics().steps == 3);
+  });
+}
+
+/// Trains `sizes` for three steps; returns the layout in the end.
+template <class C>
+ddpp::bucket_layout trains(C& comm, const std::vector<std::size_t>& sizes, ddpp::ddp_options options) {
+  floats model(sizes);
+  distributed_data_parallel ddp(comm, model.list, std::move(options));
+  const auto value = [](int rank, std::size_t i, int s) { return float(rank + int(i % 7) + s); };
+  for (int s = 0; s < 3; ++s) {
+    ddp.prepare();
+    for (const std::size_t i : last_first(sizes.size())) {
+      std::ranges::fill(ddp.template grad<float>(i), value(comm.rank(), i, s));
+      ddp.mark_ready(i);
+    }
+    ddp.wait();
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const float mean = value(0, i, s) + float(comm.size() - 1) / 2;
+      EXPECT(std::ranges::all_of(ddp.template grad<float>(i),
+                                 [&](float x) { return std::abs(x - mean) <= 1e-6f * mean; }));
+    }
+  }
+  return ddp.bucket_assignment();
+}
+
+template <class T>
+void unusual_models() {
+  for (const bool view : {false, true}) {
+    ddpp::launch<T>(3, [&](auto& comm) {
+      const ddpp::ddp_options plain{.gradient_as_bucket_view = view};
+      EXPECT(trains(comm, {0}, plain) == ddpp::bucket_layout{{0}});
+      EXPECT(trains(comm, {0, 0, 3, 0}, plain).size() == 1);
+      EXPECT(trains(comm, {1}, plain).size() == 1);
+      // The first limit, of 1 MiB, is passed by one large parameter; the rest has 25.
+      EXPECT(trains(comm, {10, 700'000, 5, 300'000, 20}, plain) == ddpp::bucket_layout{{4, 3}, {2, 1, 0}});
+      EXPECT(trains(comm, std::vector<std::size_t>(1000, 3),
+                    {.bucket_cap_mb = kib, .find_unused_parameters = true, .gradient_as_bucket_view = view})
+                 .size() == 12);
+    });
+  }
+}
+
+template <class T>
+void memory_shared_by_mistake_is_refused() {
+  ddpp::launch<T>(2, [](auto& comm) {
+    floats model({4, 4, 4});
+    std::vector<float> own(4), another(4), block(20), gradients(20);
+    const auto with = [&](parameter more) {
+      auto list = model.list;
+      list.push_back(std::move(more));
+      return list;
+    };
+    const auto refused = [&](const std::vector<parameter>& list) {
+      return text_of<ddpp::usage_error>([&] { distributed_data_parallel ddp(comm, list); });
+    };
+    std::string text = refused(with({"thief", own, model.gradients[1]}));
+    EXPECT(contains(text, "gradients of parameter 1 (\"p1\") and parameter 3 (\"thief\") share memory"));
+    text = refused(with({"tied", model.values[2], another}));
+    EXPECT(contains(text, "(\"tied\") has the values of parameter 2 (\"p2\") but another gradient"));
+    // A table of offsets that is wrong by one.
+    const auto part = [](std::vector<float>& of, std::size_t at) { return std::span(of).subspan(at, 8); };
+    text = refused({{"a", part(block, 7), part(gradients, 8)}, {"b", part(block, 0), part(gradients, 0)}});
+    EXPECT(contains(text, "values of parameter 0 (\"a\") and parameter 1 (\"b\") share memory"));
+    text = refused({{"a", own}, {"b", another}});
+    EXPECT(contains(text, "nothing to reduce"));
+
+    text = text_of<reducer_error>([&] {
+      const auto list = comm.rank() == 1 ? with({"x", own, model.gradients[0]}) : with({"x", own, another});
+      distributed_data_parallel ddp(comm, list);
+    });
+    EXPECT(contains(text, "share memory on rank 1"));
+    // Frozen ones may be listed again; and in views the gradients that were given are not used.
+    distributed_data_parallel frozen(comm, with({"p0 again", model.values[0]}));
+    distributed_data_parallel view(comm, with({"thief", own, model.gradients[1]}),
+                                   {.gradient_as_bucket_view = true});
+    ddpp::barrier(comm);
+  });
+}
+
+template <class T>
+void several_models_and_groups() {
+  ddpp::launch<T>(4, [](auto& comm) {
+    auto half = comm.split(comm.rank() % 2);
+    const ddpp::ddp_options small{.bucket_cap_mb = kib};
+    floats a({300, 300}), b({300, 300}), c({300, 300});
+    distributed_data_parallel first(comm, a.list, small), second(comm, b.list, small);
+    distributed_data_parallel in_half(half, c.list, small);
+    const auto begin = [&](int s) {
+      first.prepare(), second.prepare(), in_half.prepare();
+      a.fill(float(comm.rank() + s)), b.fill(float(2 * comm.rank() + s)), c.fill(float(comm.rank() + s));
+      in_half.mark_ready(1), first.mark_ready(1), second.mark_ready(1);
+    };
+    for (int s = 0; s < 3; ++s) {
+      begin(s);
+      second.mark_ready(0), first.mark_ready(0), in_half.mark_ready(0);
+      first.wait(), second.wait(), in_half.wait();
+      EXPECT(a.all(1.5f + float(s)) && b.all(3.0f + float(s)));
+      EXPECT(c.all(float(1 + comm.rank() % 2 + s)));
+    }
+  });
+}
+
+template <class T>
+void ranks_that_disagree_on_a_step() {
+  const auto all_fail = [](auto train) {
+    ddpp::launch<T>(3, [&](auto& comm) {
+      floats model({300, 300});
+      text_of<ddpp::group_error>([&] { train(comm, model); });
+      text_of<ddpp::group_error>([&] { ddpp::barrier(comm); });
+    });
+  };
+  const ddpp::ddp_options small{.bucket_cap_mb = kib};
+  all_fail([&](auto& comm, floats& model) {  // a weight on one rank only
+    distributed_data_parallel ddp(comm, model.list, small);
+    ddp.prepare(comm.rank() == 1 ? ddpp::prepare_options{.weight = 2} : ddpp::prepare_options{});
+    ddp.mark_ready(1), ddp.mark_ready(0);
+    ddp.wait();
+  });
+  all_fail([&](auto& comm, floats& model) {  // another hook
+    if (comm.rank() == 1) {
+      distributed_data_parallel ddp(comm, model.list, small, ddpp::hooks::fp16_compress{});
+      step(ddp, {1, 0});
+    } else {
+      distributed_data_parallel ddp(comm, model.list, small);
+      step(ddp, {1, 0});
+    }
+  });
+  all_fail([&](auto& comm, floats& model) {  // no_sync on one rank only, for the rest of the training
+    distributed_data_parallel ddp(comm, model.list, small);
+    step(ddp, {1, 0});
+    {
+      auto guard = comm.rank() == 1 ? std::make_unique<decltype(ddp.no_sync())>(ddp.no_sync()) : nullptr;
+      step(ddp, {1, 0});
+    }
+    ddpp::barrier(comm);
   });
 }
 
@@ -405,6 +541,13 @@ void accumulation() {
       add(0, 1);
       ddp.wait();
       EXPECT(ddp.statistics().steps == 3);
+      ddp.prepare();
+      {  // too late for this step
+        auto guard = ddp.no_sync();
+        add(0, 1);
+        ddp.wait();
+      }
+      EXPECT(ddp.statistics().steps == 4);
     });
   }
 }
@@ -547,6 +690,23 @@ void weights() {
     model.fill(float(comm.rank()));
     step(ddp, {2, 1, 0});
     EXPECT(std::abs(model.gradients[0][0] - 1) < 1e-6f);
+
+    // The mean over no samples is not a number, and counts for nothing.
+    for (const bool view : {false, true}) {
+      distributed_data_parallel empty(comm, model.list,
+                                      {.bucket_cap_mb = kib, .gradient_as_bucket_view = view});
+      for (const int working : {2, 0}) {
+        const bool works = comm.rank() < working;
+        empty.prepare({.weight = works ? 5 : 0});
+        for (const std::size_t i : {2u, 1u, 0u}) {
+          std::ranges::fill(empty.template grad<float>(i), works ? float(comm.rank()) : std::nanf(""));
+          empty.mark_ready(i);
+        }
+        empty.wait();
+        for (const std::size_t i : {2u, 1u, 0u})
+          EXPECT(empty.template grad<float>(i)[299] == (working == 2 ? 0.5f : 0));
+      }
+    }
   });
 }
 
@@ -567,6 +727,15 @@ struct throws_on_rank_1 {
   template <class C>
   void operator()(C& comm, ddpp::gradient_bucket& bucket) {
     if (comm.rank() == 1 && bucket.is_last()) throw std::runtime_error("no more");
+    ddpp::hooks::all_reduce{}(comm, bucket);
+  }
+};
+
+/// Leaves the others alone in the reduction of bucket 0.
+struct forgets_on_rank_1 {
+  template <class C>
+  void operator()(C& comm, ddpp::gradient_bucket& bucket) {
+    if (comm.rank() == 1 && bucket.index() == 0) return;
     ddpp::hooks::all_reduce{}(comm, bucket);
   }
 };
@@ -599,6 +768,11 @@ void hooks() {
     else
       EXPECT(contains(text_of<ddpp::revoked_error>(fail), "no more"));
     EXPECT(contains(text_of<ddpp::revoked_error>([&] { step(failing, {2, 1, 0}); }), "rank 1"));
+  });
+  ddpp::launch<T>(3, [](auto& comm) {
+    floats model({400, 300, 300});
+    distributed_data_parallel ddp(comm, model.list, {.bucket_cap_mb = kib}, forgets_on_rank_1{});
+    text_of<ddpp::mismatch_error>([&] { step(ddp, {2, 1, 0}); });
   });
 }
 
@@ -639,6 +813,33 @@ void marks_from_several_threads() {
       for (auto& thread : threads) thread.join();
       ddp.wait();
       EXPECT(model.all(float(s) + 0.5f));
+    }
+  });
+}
+
+/// A mark that has begun is part of the step: wait() waits for it. One that comes later finds no step.
+template <class T>
+void wait_for_marks_of_other_threads() {
+  ddpp::launch<T>(1, [](auto& comm) {
+    floats model({1'000'000, 3});
+    distributed_data_parallel ddp(comm, model.list, {.bucket_cap_mb = kib, .find_unused_parameters = true});
+    for (int s = 0; s < 30; ++s) {
+      ddp.prepare();
+      ddp.mark_ready(1);
+      std::atomic<bool> begins{false}, came_late{false};
+      std::thread marks([&] {
+        begins = true;
+        try {
+          ddp.mark_ready(0);
+        } catch (const reducer_error&) {
+          came_late = true;
+        }
+      });
+      while (!begins) std::this_thread::yield();
+      ddp.wait();
+      const std::size_t finished = ddp.statistics().buckets_finished_this_step;
+      marks.join();
+      EXPECT(finished == 2 && ddp.globally_unused().size() == (came_late ? 1 : 0));
     }
   });
 }
@@ -735,6 +936,86 @@ void join_ends_early() {
     else
       text_of<ddpp::revoked_error>(broken);
   });
+}
+
+template <class T>
+void join_variants() {
+  ddpp::launch<T>(2, [](auto& comm) {  // 3 and 5 batches, with a hook
+    floats model({400, 300});
+    distributed_data_parallel ddp(comm, model.list, {.bucket_cap_mb = kib}, greatest{});
+    ddp.join([&] {
+      for (int b = 0; b < 3 + 2 * comm.rank(); ++b) {
+        model.fill(float(b + 1 + 10 * comm.rank()));
+        step(ddp, {1, 0});
+        EXPECT(model.all(float(b + 11)));
+      }
+    });
+    EXPECT(ddp.hook().calls == 10);
+    distributed_data_parallel narrow(comm, model.list, {}, ddpp::hooks::fp16_compress{});
+    narrow.join([&] {
+      for (int b = 0; b < 5 - 2 * comm.rank(); ++b) {
+        model.fill(1.0009f);
+        step(narrow, {1, 0});
+        EXPECT(std::abs(model.gradients[0][0] - (b < 3 ? 1.0009f : 0.50045f)) < 1e-3f);
+      }
+    });
+  });
+  ddpp::launch<T>(3, [](auto& comm) {  // weights: the mean over the samples of those at work
+    floats model({10});
+    distributed_data_parallel ddp(comm, model.list);
+    ddp.join([&] {
+      for (int b = 0; b < comm.rank(); ++b) {
+        ddp.prepare({.weight = comm.rank()});
+        model.fill(float(comm.rank()));
+        ddp.mark_ready(0);
+        ddp.wait();
+        EXPECT(std::abs(model.gradients[0][9] - (b == 0 ? 5.0f / 3 : 2)) < 1e-6f);
+      }
+    });
+    for (float& v : model.values[0]) v = float(comm.rank());
+    ddp.join([] {});  // nobody has any
+    EXPECT(model.values[0][3] == 2);
+    step(ddp, {0});
+    const auto differ = [&] {
+      ddp.join([&] {
+        auto guard = comm.rank() == 1 ? std::make_unique<decltype(ddp.no_sync())>(ddp.no_sync()) : nullptr;
+        step(ddp, {0});
+      });
+    };
+    EXPECT(contains(text_of<reducer_error>(differ), "rank 0 and rank 1 differ in no_sync"));
+    step(ddp, {0});  // all ranks know, and can go on
+  });
+}
+
+/// What a rank uses that has only shadowed the first steps is not known from them.
+template <class T>
+void static_graph_after_shadowing() {
+  for (const bool view : {false, true}) {
+    ddpp::launch<T>(2, [&](auto& comm) {
+      floats model({300, 300, 300, 300});
+      distributed_data_parallel ddp(
+          comm, model.list, {.bucket_cap_mb = kib, .gradient_as_bucket_view = view, .static_graph = true});
+      const auto run = [&](int steps) {
+        const auto own = std::size_t(comm.rank());  // 3 is used by both, 2 by none
+        ddp.join([&] {
+          for (int s = 0; s < steps; ++s) {
+            ddp.prepare();
+            for (const std::size_t i : {std::size_t(3), own}) {
+              std::ranges::fill(ddp.template grad<float>(i), 2.0f);
+              ddp.mark_ready(i);
+            }
+            ddp.wait();
+          }
+        });
+      };
+      run(comm.rank() == 0 ? 2 : 0);
+      for (int s = 0; s < 2; ++s) {
+        run(2);
+        EXPECT(ddp.template grad<float>(0)[0] == 1 && ddp.template grad<float>(1)[0] == 1);
+        EXPECT(ddp.template grad<float>(3)[0] == 2 && ddp.globally_unused() == std::vector<std::size_t>{2});
+      }
+    });
+  }
 }
 
 /// Random models, orders, sets of used parameters and accumulation, against a plain computation.

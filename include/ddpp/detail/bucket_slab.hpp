@@ -67,13 +67,17 @@ class bucket_slab {
   std::size_t bucket_of(std::size_t slot) const noexcept { return places_[slot].bucket; }
   std::byte* place_of(std::size_t slot) noexcept { return memory_.data() + places_[slot].begin; }
 
-  /// For a hook.
-  gradient_bucket view(std::size_t index, double scale) noexcept {
+  bucket_contents contents(std::size_t index) const noexcept {
     const bucket& b = buckets_[index];
-    return {b.dtype, memory_.data() + b.begin,     b.count(),    scale,
-            index,   index + 1 == buckets_.size(), b.parameters, b.offsets,
-            b.rows};
+    return {.type = b.dtype,
+            .count = b.count(),
+            .index = index,
+            .is_last = index + 1 == buckets_.size(),
+            .parameters = b.parameters,
+            .offsets = b.offsets,
+            .rows = b.rows};
   }
+  std::byte* data(std::size_t index) noexcept { return memory_.data() + buckets_[index].begin; }
 
   void clear(std::size_t slot) noexcept { std::memset(place_of(slot), 0, sizes_[slot].bytes); }
   /// From the bucket to the program's memory.
