@@ -24,14 +24,14 @@ struct gradient_size {
 /// Walks `gradients` in `order`, appends each to the open bucket of its dtype, and closes that when it has
 /// reached its limit in bytes. The first bucket of each dtype has the first limit, the second the second, and
 /// so on; the last limit holds for all that follow (`limits` is not empty). Buckets come as they close,
-/// unfinished ones after them as they were opened. Without an `order` the walk is by index and the buckets
-/// are then sorted by smallest index.
+/// unfinished ones after them: of the dtype that was met last, first, as torch has them. Without an `order`
+/// the walk is by index and the buckets are then sorted by smallest index.
 inline bucket_layout assign_buckets_by_size(std::span<const gradient_size> gradients,
                                             std::span<const std::size_t> limits,
                                             std::span<const std::size_t> order = {}) {
   struct open_bucket {
     std::vector<std::size_t> members;
-    std::size_t bytes = 0, opened = 0, limit = 0;  // `limit`: which one, counting buckets of this dtype
+    std::size_t bytes = 0, first_seen = 0, limit = 0;  // `limit`: which one, counting buckets of this dtype
   };
   std::array<open_bucket, static_cast<std::size_t>(dtype::float64) + 1> open;
   bucket_layout buckets;
@@ -39,7 +39,7 @@ inline bucket_layout assign_buckets_by_size(std::span<const gradient_size> gradi
   for (std::size_t step = 0; step < gradients.size(); ++step) {
     const std::size_t index = order.empty() ? step : order[step];
     open_bucket& bucket = open[static_cast<std::size_t>(gradients[index].dtype)];
-    if (bucket.members.empty()) bucket.opened = step;
+    if (bucket.members.empty() && bucket.limit == 0) bucket.first_seen = step;
     bucket.members.push_back(index);
     bucket.bytes += gradients[index].bytes;
     if (bucket.bytes < limits[std::min(bucket.limit, limits.size() - 1)]) continue;
@@ -49,7 +49,7 @@ inline bucket_layout assign_buckets_by_size(std::span<const gradient_size> gradi
   }
 
   std::sort(open.begin(), open.end(),
-            [](const open_bucket& a, const open_bucket& b) { return a.opened < b.opened; });
+            [](const open_bucket& a, const open_bucket& b) { return a.first_seen > b.first_seen; });
   for (open_bucket& bucket : open) {
     if (!bucket.members.empty()) buckets.push_back(std::move(bucket.members));
   }

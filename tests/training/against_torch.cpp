@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <doctest/doctest.h>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,8 +28,10 @@ double factor(std::size_t k, std::size_t i, int rank, int step) {
   return (number % 13 - 6) / 8.0;
 }
 
+bool has(const std::string& name, const char* trait) { return name.find(trait) != std::string::npos; }
+
 bool is_used(const std::string& name, std::size_t k, int rank, int step) {
-  return name != "unused" || k == 0 || k == 3 || (k == 2 && (rank + step) % 2 == 0);
+  return !has(name, "unused") || k == 0 || k == 3 || (k == 2 && (rank + step) % 2 == 0);
 }
 
 template <class T>
@@ -55,18 +59,17 @@ struct model {
 template <class T, class Hook, class C>
 std::vector<T> train(C& comm, const std::string& name, Hook hook) {
   const int rank = comm.rank();
-  const bool has_buffer = name == "buffers";
+  const bool has_buffer = has(name, "buffers");
   model<T> m(rank);
   ddpp::ddp_options options;
-  options.find_unused_parameters = name == "unused";
-  options.static_graph = name == "static_graph";
-  options.gradient_as_bucket_view = name == "bucket_views";
+  options.find_unused_parameters = has(name, "unused");
+  options.static_graph = has(name, "static_graph");
+  options.gradient_as_bucket_view = has(name, "bucket_views");
   if (has_buffer) options.buffers = {m.offset};
   ddpp::distributed_data_parallel ddp(comm, m.parameters(), options, hook);
 
-  const bool is_uneven = name.starts_with("uneven");
   const auto step = [&](int number) {
-    const bool synchronised = name != "accumulation" || number % 3 == 2;
+    const bool synchronised = !has(name, "accumulation") || number % 3 == 2;
     std::optional<decltype(ddp.no_sync())> unsynchronised;
     if (!synchronised) unsynchronised.emplace(ddp.no_sync());
     ddp.prepare();
@@ -94,8 +97,8 @@ std::vector<T> train(C& comm, const std::string& name, Hook hook) {
   const auto steps = [&](int count) {
     for (int number = 0; number < count; ++number) step(number);
   };
-  if (is_uneven)
-    ddp.join([&] { steps(2 + 2 * rank); }, {.divide_by_live = name == "uneven_by_live"});
+  if (has(name, "uneven"))
+    ddp.join([&] { steps(2 + 2 * rank); }, {.divide_by_live = has(name, "by_live")});
   else
     steps(6);
   std::vector<T> all;
@@ -120,9 +123,46 @@ void compare(const oracles::training& expected, Hook hook, double tolerance) {
 
 TEST_CASE("after training, parameters are as with PyTorch's DistributedDataParallel") {
   for (const oracles::training& expected : oracles::trainings) {
-    if (std::string(expected.name) == "half")
+    if (has(expected.name, "half"))
       compare<float>(expected, ddpp::hooks::fp16_compress{}, 2e-3);
+    else if (has(expected.name, "bfloat"))
+      compare<float>(expected, ddpp::hooks::bf16_compress{}, 2e-2);
     else
       compare<double>(expected, ddpp::hooks::all_reduce{}, 1e-12);
   }
+  std::printf("%zu trainings as by %s\n", oracles::trainings.size(), oracles::made_by);
+}
+
+TEST_CASE("buckets are laid out, and laid out anew, as by PyTorch's reducer") {
+  for (const oracles::layout& expected : oracles::layouts) {
+    std::vector<std::vector<float>> floats;
+    std::vector<std::vector<double>> doubles;
+    std::vector<ddpp::parameter> list;
+    floats.reserve(expected.tensors.size()), doubles.reserve(expected.tensors.size());
+    for (const auto& [dtype, count] : expected.tensors) {
+      const std::string name = std::to_string(list.size());
+      const std::size_t elements = count;  // values and then gradients
+      const auto add = [&](auto& block) {
+        block.resize(2 * elements);
+        list.emplace_back(name, std::span(block).first(elements), std::span(block).last(elements));
+      };
+      if (dtype == ddpp::dtype::float32)
+        add(floats.emplace_back());
+      else
+        add(doubles.emplace_back());
+    }
+    CHECK_NOTHROW(ddpp::launch<ddpp::threads>(1, [&](auto& comm) {
+      ddpp::ddp_options options;
+      if (expected.cap_mb != 25) options.bucket_cap_mb = expected.cap_mb;
+      ddpp::distributed_data_parallel ddp(comm, list, options);
+      EXPECT(ddp.statistics().bucket_bytes == expected.bytes_at_first);
+      for (int step = 0; step < 2; ++step) {
+        ddp.prepare();
+        for (const std::size_t k : expected.order) ddp.mark_ready(k);
+        ddp.wait();
+      }
+      EXPECT(ddp.bucket_assignment() == expected.rebuilt);
+    }));
+  }
+  std::printf("%zu layouts as by %s\n", oracles::layouts.size(), oracles::made_by);
 }

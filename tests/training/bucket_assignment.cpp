@@ -2,6 +2,7 @@
 #include <ddpp/bucket_assignment.hpp>
 
 #include <cstddef>
+#include <cstdio>
 #include <doctest/doctest.h>
 #include <vector>
 
@@ -46,8 +47,10 @@ TEST_CASE("with an order, buckets come as they close") {
   CHECK(ddpp::assign_buckets_by_size(mixed, limits{80}, order) == bucket_layout{{4, 2}, {3, 1}, {0}});
 }
 
-TEST_CASE("as torch assigns them") {
-  for (const auto& [gradients, limits, buckets] : oracles::bucketings) {
+TEST_CASE("as torch assigns them, by index and in another order") {
+  for (const auto& [gradients, limits, buckets, order, in_order] : oracles::bucketings) {
     CHECK(ddpp::assign_buckets_by_size(gradients, limits) == buckets);
+    CHECK(ddpp::assign_buckets_by_size(gradients, limits, order) == in_order);
   }
+  std::printf("%zu assignments as by %s\n", 2 * oracles::bucketings.size(), oracles::made_by);
 }

@@ -68,9 +68,14 @@ def buckets():
             dtype = torch.float32 if case % 2 == 0 else chance.choice(list(types))
             tensors.append(torch.empty(chance.choice([0, 1, 10, 100, 300]) + chance.randint(0, 50), dtype=dtype))
         limits = chance.choice([[400], [1024], [100, 2000], [1, 500, 1000], [1 << 40]])
-        assigned, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors))
+        order = list(range(len(tensors)))
+        assign = torch.distributed._compute_bucket_assignment_by_size
+        assigned, _ = assign(tensors, limits, [False] * len(tensors))
+        chance.shuffle(order)
+        in_order, _ = assign([tensors[k] for k in order], limits, [False] * len(tensors), order)
         sizes = ["{ddpp::dtype::%s, %d}" % (types[t.dtype], t.numel() * t.element_size()) for t in tensors]
-        yield f"{{{braces(sizes)}, {braces(limits)}, {braces(braces(b) for b in assigned)}}}"
+        layouts = [braces(braces(b) for b in layout) for layout in (assigned, in_order)]
+        yield f"{{{braces(sizes)}, {braces(limits)}, {layouts[0]}, {braces(order)}, {layouts[1]}}}"
 
 
 def precisions():
@@ -111,6 +116,24 @@ def trainings():
         yield f'{{"{name}", {ranks}, {braces(parameters)}}}'
 
 
+def layouts():
+    for cap, tensors, order, at_first, rebuilt in torch_training.layouts():
+        sizes = ["{ddpp::dtype::%s, %d}" % tensor for tensor in tensors]
+        yield f"{{{cap}, {braces(sizes)}, {braces(order)}, {braces(at_first)}, {braces(braces(b) for b in rebuilt)}}}"
+
+
+def errors():
+    chance = random.Random(9)
+    for count in [1, 2, 50]:
+        values = [chance.uniform(-3, 3) for _ in range(count)]
+        truths = [chance.uniform(-3, 3) for _ in range(count)]
+        labels = [chance.randrange(4) for _ in range(count)]
+        predicted = [chance.randrange(4) for _ in range(count)]
+        measures = [sklearn.metrics.mean_absolute_error(truths, values), sklearn.metrics.mean_squared_error(truths, values),
+                    sklearn.metrics.accuracy_score(labels, predicted)]
+        yield f"{{{', '.join(repr(float(m)) for m in measures)}, {', '.join(map(braces, [values, truths, labels, predicted]))}}}"
+
+
 TABLES = [
     ("training", "const char* name; int ranks; std::vector<double> parameters;", trainings),
     ("permutation", "std::size_t count; std::uint64_t seed; std::vector<std::size_t> order;", permutations),
@@ -118,8 +141,19 @@ TABLES = [
     ("sampling", "std::size_t count; bool shuffle, drop_last; std::vector<std::vector<std::size_t>> ranks;", samplers),
     (
         "bucketing",
-        "std::vector<ddpp::gradient_size> gradients; std::vector<std::size_t> limits; ddpp::bucket_layout buckets;",
+        "std::vector<ddpp::gradient_size> gradients; std::vector<std::size_t> limits; ddpp::bucket_layout buckets; "
+        "std::vector<std::size_t> order; ddpp::bucket_layout in_order;",
         buckets,
+    ),
+    (
+        "layout",
+        "double cap_mb; std::vector<tensor> tensors; std::vector<std::size_t> order, bytes_at_first; ddpp::bucket_layout rebuilt;",
+        layouts,
+    ),
+    (
+        "error",
+        "double absolute, squared, accuracy; std::vector<double> values, truths; std::vector<std::size_t> labels, predicted;",
+        errors,
     ),
     (
         "precision",
@@ -139,7 +173,6 @@ TABLES = [
 def header():
     yield "// SPDX-License-Identifier: BSL-1.0"
     yield "// Made by generate_oracles.py; not to be edited."
-    yield f"// torch {torch.__version__}, scikit-learn {sklearn.__version__}"
     yield "// clang-format off"
     yield "#pragma once"
     yield ""
@@ -149,6 +182,9 @@ def header():
         yield f"#include <{include}>"
     yield ""
     yield "namespace oracles {"
+    yield ""
+    yield f'inline constexpr const char* made_by = "torch {torch.__version__}, scikit-learn {sklearn.__version__}";'
+    yield "struct tensor { ddpp::dtype dtype; std::size_t count; };"
     for name, fields, rows in TABLES:
         yield ""
         yield f"struct {name} {{ {fields} }};"
@@ -167,7 +203,7 @@ def main():
         return 0
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "oracles.hpp"), encoding="ascii") as kept:
         def rows(whole):
-            return [line for line in whole.splitlines() if not line.startswith("// torch")]
+            return [line for line in whole.splitlines() if not line.startswith("inline constexpr const char* made_by")]
 
         if rows(kept.read()) == rows(text):
             return 0

@@ -2,11 +2,14 @@
 #include <ddpp/backends/threads.hpp>
 #include <ddpp/launch.hpp>
 #include <ddpp/metrics.hpp>
+#include <ddpp/sampler.hpp>
 
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <doctest/doctest.h>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "../support/ranks.hpp"
@@ -46,6 +49,45 @@ TEST_CASE("means and accuracy over all ranks, some of which have nothing") {
       EXPECT(std::abs(accuracy.compute(comm) - 15.0 / 24) < 1e-12);
       mean.reset();
       EXPECT(std::isnan(mean.compute(comm)));
+    });
+  }
+}
+
+TEST_CASE("errors and accuracy are scikit-learn's") {
+  for (const auto& expected : oracles::errors) {
+    ddpp::launch<ddpp::threads>(3, [&](auto& comm) {
+      ddpp::metrics::mean_absolute_error absolute;
+      ddpp::metrics::mean_squared_error squared;
+      ddpp::metrics::accuracy accuracy;
+      for (std::size_t i = 0; i < expected.values.size(); ++i) {
+        if (!is_mine(i, comm.rank(), 3)) continue;
+        absolute.update(expected.values[i], expected.truths[i]);
+        squared.update(expected.values[i], expected.truths[i]);
+        accuracy.update(expected.predicted[i], expected.labels[i]);
+      }
+      EXPECT(std::abs(absolute.compute(comm) - expected.absolute) < 1e-12);
+      EXPECT(std::abs(squared.compute(comm) - expected.squared) < 1e-12);
+      EXPECT(std::abs(accuracy.compute(comm) - expected.accuracy) < 1e-12);
+    });
+  }
+  std::printf("%zu sets of samples as by %s\n",
+              oracles::errors.size() + oracles::precisions.size() + oracles::areas.size() +
+                  oracles::confusions.size(),
+              oracles::made_by);
+}
+
+TEST_CASE("an evaluation counts each sample once, whatever the number of ranks") {
+  for (const auto& [samples, ranks] : {std::pair(10, 4), std::pair(4, 9), std::pair(0, 3)}) {
+    ddpp::launch<ddpp::threads>(ranks, [samples = samples](auto& comm) {
+      ddpp::distributed_sampler sampler(comm, std::size_t(samples),
+                                        {.shuffle = false, .padding = ddpp::sampler_padding::none});
+      ddpp::metrics::mean mean;
+      ddpp::metrics::confusion_matrix seen(10);
+      for (const std::size_t i : sampler) mean.update(double(i)), seen.update(i, i);
+      const double average = mean.compute(comm);
+      EXPECT(samples == 0 ? std::isnan(average) : average == double(samples - 1) / 2);
+      const auto counts = seen.compute(comm);
+      for (std::size_t i = 0; i < 10; ++i) EXPECT(counts(i, i) == (i < std::size_t(samples) ? 1 : 0));
     });
   }
 }

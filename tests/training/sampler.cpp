@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <doctest/doctest.h>
 #include <numeric>
 #include <vector>
@@ -57,6 +58,9 @@ TEST_CASE("shares are torch's") {
       CHECK(pass(sampler) == ranks[r]);  // the same epoch once more
     }
   }
+  std::printf("%zu permutations and %zu samplings as by %s\n",
+              oracles::permutations.size() + oracles::permutation_sums.size(), oracles::samplings.size(),
+              oracles::made_by);
 }
 
 TEST_CASE("without padding each sample comes once") {
