@@ -70,7 +70,7 @@ class values {
 
   static std::vector<float> table(int rank) {
     std::mt19937 random(static_cast<unsigned>(rank) + 1);
-    std::uniform_int_distribution<int> number(1, 1 << 20);
+    std::uniform_int_distribution<int> number(1, 1 << 16);  // seven times a sum of eight still fits a float
     std::vector<float> numbers(period);
     for (float& each : numbers) each = std::ldexp(static_cast<float>(number(random)), -120);
     return numbers;
