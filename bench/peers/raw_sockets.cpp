@@ -23,7 +23,6 @@
 namespace {
 
 constexpr std::size_t page = 4096;
-constexpr std::size_t most_at_once = std::size_t{1} << 20;
 constexpr int tries_before_poll = 100;
 
 struct free_pages {
@@ -58,7 +57,7 @@ std::array<int, 2> connected_pair() {
 /// Where in a buffer that is gone through cyclically the next bytes are.
 struct cursor {
   std::byte* memory;
-  std::size_t bytes, left;
+  std::size_t bytes, left, most_at_once;
   std::size_t done = 0;
 
   std::span<std::byte> next() const {
@@ -93,7 +92,9 @@ struct socket_rank {
   }
   void call(buffer& data) {
     const std::size_t bytes = data.count * sizeof(float), n = static_cast<std::size_t>(size_);
-    cursor out{data.out.get(), bytes, bytes * 2 * (n - 1) / n}, in{data.in.get(), bytes, out.left};
+    const std::size_t at_once = std::size_t{n == 2 ? 256U : 1024U} << 10;  // the fastest, of 16 KiB to 1 MiB
+    cursor out{data.out.get(), bytes, bytes * 2 * (n - 1) / n, at_once};
+    cursor in{data.in.get(), bytes, out.left, at_once};
     for (int idle = 0; out.left != 0 || in.left != 0;) {
       bool moved = false;
       if (const auto part = out.next(); !part.empty())
