@@ -15,7 +15,7 @@ struct barrier_call {
     if constexpr (has_barrier<typename C::transport_type>)
       inside.transport().barrier(inside.deadline());
     else
-      algorithms::dissemination{}.barrier(inside);
+      algorithms::automatic{}.barrier(inside);
   }
 };
 

@@ -121,18 +121,34 @@ concept has_receive_view = requires(T& t, int peer, int tag, std::size_t bytes, 
   { T::preferred_segment } -> std::convertible_to<std::size_t>;
 };
 
-/// Has memory in which each rank shows the others parts of its buffers,in rounds; see
+/// Has memory in which each rank shows the others parts of its buffers, in rounds; see
 /// detail/fabric_slots.hpp. Slots have at least 8 KiB and are aligned to 64 bytes.
 template <class T>
-concept has_shared_slots = requires(T& t, int rank, const fingerprint& print, ddpp::deadline until) {
+concept has_shared_slots = requires(T& t, int rank, const void* data, std::size_t size,
+                                    ddpp::deadline until) {
   t.shared_slots().open();
+  t.shared_slots().begin_round(until);
   { t.shared_slots().slot(rank) } -> std::same_as<std::byte*>;
-  t.shared_slots().arrive(print);
-  t.shared_slots().await_arrivals(print, until);
+  { t.shared_slots().last_slot(rank) } -> std::same_as<std::byte*>;
+  t.shared_slots().arrive(t.shared_slots().find(data, size));
+  t.shared_slots().await_arrival(rank, until);
+  t.shared_slots().await_arrivals(until);
+  t.shared_slots().place_of(rank);
   t.shared_slots().reduced();
   t.shared_slots().await_reductions(until);
   t.shared_slots().next_round();
   { std::remove_reference_t<decltype(t.shared_slots())>::bytes } -> std::convertible_to<std::size_t>;
+};
+
+/// Can give the ranks memory that all of them see: rank 0 makes a window of so many bytes for each rank and
+/// says where it is; the others come to it; and each adds it to those it knows, in the same order on all.
+/// What add_window returns is the rank's own part, zero at first, for as long as it is kept. The first two
+/// throw `resource_error`.
+template <class T>
+concept has_symmetric_memory = requires(T& t, std::size_t size, const std::string& address) {
+  { t.offer_window(size).address } -> std::convertible_to<std::string>;
+  { t.add_window(t.offer_window(size).window) } -> std::same_as<std::shared_ptr<std::byte>>;
+  { t.add_window(t.accept_window(address, size)) } -> std::same_as<std::shared_ptr<std::byte>>;
 };
 
 /// Finishes what `isend` and `irecv` began without anybody waiting for it, from the first call of this on.

@@ -32,7 +32,8 @@ enum class collective : std::uint8_t {
   split,
   hook,
   user,
-  step_given_up
+  step_given_up,
+  allocate_symmetric
 };
 
 namespace detail {
@@ -56,7 +57,8 @@ inline constexpr const char* collective_names[] = {"no operation",
                                                    "split",
                                                    "a hook's collective",
                                                    "a collective of the user's",
-                                                   "giving up a training step"};
+                                                   "giving up a training step",
+                                                   "allocate_symmetric"};
 
 }  // namespace detail
 

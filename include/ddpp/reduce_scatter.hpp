@@ -46,7 +46,10 @@ struct reduce_scatter_call {
   void reduce_sum(C& inside, std::span<const T> input, int divisor) const {
     if constexpr (is_16_bit_float<T> && leaves_choice<C, Alg> &&
                   !has_reduce_scatter<typename C::transport_type, T, sum_t>) {
-      algorithms::direct{}.reduce_block(inside, input, out, pieces.blocks(), divisor);
+      if constexpr (has_shared_slots<typename C::transport_type>)
+        algorithms::staged{}.sum_block(inside, input, out, pieces.blocks(), divisor);
+      else
+        algorithms::direct{}.reduce_block(inside, input, out, pieces.blocks(), divisor);
     } else {
       reduce_binary(inside, input, sum);
       if constexpr (number<T>) {

@@ -48,17 +48,21 @@ struct default_table {
       row{"", any, any, ring{}},
   };
   static constexpr std::tuple reduce_scatter{
+      row{"threads", any, any, staged{}},
+      row{"shm", any, any, staged{}},
       row{"", any, 3, ring{}},
       row{"", 16 << 10, any, halving_doubling{}},
       row{"", any, any, ring{}},
   };
   static constexpr std::tuple all_gather{
-      row{"threads", any, 4, ring{}},
-      row{"shm", any, 4, ring{}},
+      row{"threads", any, any, staged{}},
+      row{"shm", any, any, staged{}},
       row{"", 64 << 10, any, bruck{}},
       row{"", any, any, ring{}},
   };
   static constexpr std::tuple broadcast{
+      row{"threads", any, any, staged{}},
+      row{"shm", any, any, staged{}},
       row{"", 256 << 10, any, tree{}},
       row{"", any, 16, ring{}},
       row{"", 8 << 20, any, scatter_gather{}},
@@ -146,7 +150,10 @@ struct automatic_with {
 
   template <class Comm>
   void barrier(Comm& comm) const {
-    dissemination{}.barrier(comm);
+    if constexpr (has_shared_slots<typename Comm::transport_type>)
+      staged{}.barrier(comm);
+    else
+      dissemination{}.barrier(comm);
   }
 
  private:

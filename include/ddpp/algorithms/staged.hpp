@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: BSL-1.0
-// All-reduce through memory that all ranks see (`has_shared_slots`), without messages. Each rank has two
-// slots there, used in turn.
+// Collectives through memory that all ranks see (`has_shared_slots`), without messages. Each rank has two
+// slots there, used in turn; buffers in symmetric memory are read and written where they are. For what a
+// round is, see detail/fabric_slots.hpp.
 //
-// n ranks, a buffer of B bytes:
+// All-reduce of a buffer of B bytes by n ranks:
 //
-//   flat     for small buffers. Each rank writes all of its buffer to its slot; when all have, each reduces
-//   all
-//            of them itself. One synchronisation; each rank writes B and reads n * B bytes.
-//   sliced   for the rest, in chunks of up to a slot. Each rank owns a slice of the chunk. It writes the
-//   slices
-//            that others own to its slot; when all have, it reduces its own from its buffer and the others'
-//            slots, into its slot and its buffer; when all have, it reads the others' slices. Two
-//            synchronisations per chunk; each rank writes B and reads 2 (n - 1) / n * B bytes of slots.
+//   flat      for small buffers. Each rank writes all of its buffer to its slot; when all have, each reduces
+//   all of
+//             them itself. One synchronisation; each rank writes B and reads n * B bytes.
+//   in place  where all ranks' buffers lie in one symmetric window. Each rank reduces its slice of all
+//   buffers, and
+//             writes the result to all of them. Two synchronisations; each rank reads B and writes B bytes.
+//   sliced    for the rest, in chunks. Each rank owns a slice of each chunk. It writes the slices that others
+//   own to
+//             its slot; when all have, it reduces its own from its buffer and the others' slots, into its
+//             buffer and its slot, where the others read it. A chunk is written in the round in which the one
+//             before is reduced: k chunks take k + 1 synchronisations. Each rank writes B and reads 2 (n - 1)
+//             / n * B bytes of slots.
 //
 // All ranks must bring the same number of elements: the fingerprint of the running collective, which is
 // compared, has it, unless the algorithm is called by itself in a script.
@@ -24,6 +29,8 @@
 #include <ddpp/detail/combine.hpp>
 #include <ddpp/detail/copy.hpp>
 #include <ddpp/detail/partition.hpp>
+#include <ddpp/detail/scratch.hpp>
+#include <ddpp/detail/symmetric_window.hpp>
 #include <ddpp/dtype.hpp>
 
 #include <algorithm>
@@ -41,94 +48,355 @@ struct staged {
   template <class Comm, class T, class Op>
   requires has_shared_slots<typename Comm::transport_type>
   void all_reduce(Comm& comm, std::span<T> data, const Op& op) const {
-    if constexpr (sizeof(T) > largest_element || alignof(T) > 64)
+    if constexpr (!fits_slots<T>)
       ring{}.all_reduce(comm, data, op);
     else
-      run_with(comm, data, op);
+      all_reduce_with(comm, data, reduce_with(op));
   }
 
-  /// data = (sum over ranks of data) / divisor, added in float and rounded once.
+  /// data = (sum over ranks of data) / divisor. 16-bit floats are added in float and rounded once.
   template <class Comm, class T>
-  requires is_16_bit_float<T> && has_shared_slots<typename Comm::transport_type>
-  void sum_16_bit(Comm& comm, std::span<T> data, int divisor) const {
-    run(comm, data, [&](T* into, auto operand_of, int n, std::size_t count) {
-      constexpr std::size_t block = 256;
-      for (std::size_t done = 0; done < count; done += block) {
-        const std::size_t length = std::min(block, count - done);
-        float total[block];
-        for (std::size_t i = 0; i < length; ++i) total[i] = static_cast<float>(operand_of(0)[done + i]);
-        for (int r = 1; r < n; ++r) {
-          const T* const operand = operand_of(r) + done;
-          for (std::size_t i = 0; i < length; ++i) total[i] += static_cast<float>(operand[i]);
-        }
-        for (std::size_t i = 0; i < length; ++i) into[done + i] = T(total[i] / static_cast<float>(divisor));
+  requires detail::number<T> && has_shared_slots<typename Comm::transport_type>
+  void sum(Comm& comm, std::span<T> data, int divisor) const {
+    all_reduce_with(comm, data, sum_and_divide<T>(divisor));
+  }
+
+  template <class Comm, class T, class Op>
+  requires has_shared_slots<typename Comm::transport_type>
+  void reduce_scatter(Comm& comm, std::span<const T> in, std::span<T> out, const detail::partition& blocks,
+                      const Op& op) const {
+    if constexpr (!fits_slots<T>)
+      ring{}.reduce_scatter(comm, in, out, blocks, op);
+    else
+      reduce_scatter_with(comm, in, out, blocks, reduce_with(op));
+  }
+
+  /// out = this rank's block of (sum over ranks of in) / divisor, as `sum`.
+  template <class Comm, class T>
+  requires detail::number<T> && has_shared_slots<typename Comm::transport_type>
+  void sum_block(Comm& comm, std::span<const T> in, std::span<T> out, const detail::partition& blocks,
+                 int divisor) const {
+    reduce_scatter_with(comm, in, out, blocks, sum_and_divide<T>(divisor));
+  }
+
+  template <class Comm>
+  requires has_shared_slots<typename Comm::transport_type>
+  void all_gather(Comm& comm, std::span<std::byte> data, const detail::partition& blocks) const {
+    auto& slots = open(comm);
+    const int rank = comm.rank();
+    std::size_t largest = 0;
+    for (int r = 0; r < comm.size(); ++r) largest = std::max(largest, blocks.size(r));
+    symmetric_place mine = slots.find(data.data(), data.size());
+    std::size_t done = 0;
+    do {
+      const auto length = [&](int r) { return part_of_block(blocks.size(r), done, slots.bytes); };
+      const bool in_place = show(comm, slots, mine, [&] {
+        copy(slots.slot(rank), data.data() + blocks.offset(rank) + done, length(rank));
+      });
+      if (in_place) {
+        for_each_other(comm, [&](int peer) {
+          const std::size_t at = blocks.offset(peer);
+          copy(data.data() + at, buffer_of(slots, mine, peer) + at, blocks.size(peer));
+        });
+        return finish_in_place(comm, slots);
       }
-    });
+      for_each_other(comm, [&](int peer) {
+        copy(data.data() + blocks.offset(peer) + done, slots.slot(peer), length(peer));
+      });
+      slots.next_round();
+      done += slots.bytes;
+    } while (done < largest);
+  }
+
+  /// The root does not wait for the others to read, but for two slots of data, or where all buffers are
+  /// symmetric.
+  template <class Comm>
+  requires has_shared_slots<typename Comm::transport_type>
+  void broadcast(Comm& comm, std::span<std::byte> data, int root) const {
+    auto& slots = open(comm);
+    const bool sends = comm.rank() == root;
+    symmetric_place mine = slots.find(data.data(), data.size());
+    std::size_t done = 0;
+    do {
+      const std::size_t length = part_of_block(data.size(), done, slots.bytes);
+      slots.begin_round(comm.deadline());
+      if (sends && mine.number == 0) copy(slots.slot(root), data.data() + done, length);
+      slots.arrive(mine);
+      if (!sends) slots.await_arrival(root, comm.deadline());
+      const bool root_is_in_place = sends ? mine.number != 0 : slots.place_of(root).number != 0;
+      if (root_is_in_place) {
+        slots.await_arrivals(comm.deadline());
+        if (all_in_place(comm, slots, mine)) {
+          if (!sends) copy(data.data(), buffer_of(slots, mine, root), data.size());
+          return finish_in_place(comm, slots);
+        }
+      } else {
+        if (!sends) copy(data.data() + done, slots.slot(root), length);
+        done += slots.bytes;
+      }
+      mine = {};
+      slots.next_round();
+    } while (done < data.size());
+  }
+
+  template <class Comm>
+  requires has_shared_slots<typename Comm::transport_type>
+  void barrier(Comm& comm) const {
+    auto& slots = open(comm);
+    slots.begin_round(comm.deadline());
+    slots.arrive();
+    slots.await_arrivals(comm.deadline());
+    slots.next_round();
   }
 
  private:
+  using symmetric_place = detail::symmetric_place;
+
+  template <class T>
+  static constexpr bool fits_slots = sizeof(T) <= 4096 && alignof(T) <= 64;
+
   /// What each rank reads of the others in a flat all-reduce: beyond, slices are less work.
   static constexpr std::size_t most_flat_bytes = std::size_t{8} << 10;
-  /// Elements reduced at a time, so that partial results stay in the innermost cache.
+  /// Symmetric buffers up to this size go through slots, too: one synchronisation costs less than two.
+  static constexpr std::size_t least_in_place_bytes = std::size_t{1} << 10;
+  /// Bytes reduced at a time, so that they stay in the innermost cache until they have been copied on.
   static constexpr std::size_t cached_bytes = std::size_t{8} << 10;
-  static constexpr std::size_t largest_element = 4096;
+  static constexpr std::size_t line = 64;
 
-  template <class Comm, class T, class Op>
-  void run_with(Comm& comm, std::span<T> data, const Op& op) const {
-    run(comm, data, [&](T* into, auto operand_of, int n, std::size_t count) {
-      detail::combine(into, operand_of(0), operand_of(1), count, op);
-      for (int r = 2; r < n; ++r) detail::combine(into, into, operand_of(r), count, op);
-    });
+  // Reductions: into[i] = that of operands[0][i], operands[1][i], ..., where `into` may be one of the
+  // operands.
+
+  template <class Op>
+  static auto reduce_with(const Op& op) {
+    return [&op]<class T>(T* into, const T* const* operands, int n, std::size_t count) {
+      detail::reduce_operands(into, operands, n, count, op);
+    };
   }
+  template <class T>
+  static auto sum_and_divide(int divisor) {
+    return [divisor](T* into, const T* const* operands, int n, std::size_t count) {
+      if constexpr (is_16_bit_float<T>) {
+        detail::sum_operands_in_float(into, operands, n, count, divisor);
+      } else {
+        detail::reduce_operands(into, operands, n, count, ddpp::sum);
+        if (divisor != 1) detail::divide(into, count, divisor);
+      }
+    };
+  }
+
+  /// reduce(into + i, operands, count) for some elements i at a time, operand_of(rank) being where a rank's
+  /// begin; then finish(i, count).
+  template <class T, class OperandOf, class Reduce, class Finish>
+  static void reduce_in_steps(T* into, std::size_t count, int n, OperandOf operand_of, const Reduce& reduce,
+                              Finish finish) {
+    constexpr std::size_t step = std::max<std::size_t>(1, cached_bytes / sizeof(T));
+    detail::scratch<const T*> operands(static_cast<std::size_t>(n));
+    for (std::size_t at = 0; at < count; at += step) {
+      const std::size_t length = std::min(step, count - at);
+      for (int r = 0; r < n; ++r) operands.data()[r] = operand_of(r) + at;
+      reduce(into + at, operands.data(), n, length);
+      finish(at, length);
+    }
+  }
+
+  // All-reduce.
 
   template <class Comm, class T, class Reduce>
-  void run(Comm& comm, std::span<T> data, const Reduce& reduce) const {
-    if (comm.size() == 1) return;
-    auto& slots = comm.transport().shared_slots();
+  static void all_reduce_with(Comm& comm, std::span<T> data, const Reduce& reduce) {
+    if (comm.size() == 1)
+      return reduce_in_steps(
+          data.data(), data.size(), 1, [&](int) { return data.data(); }, reduce, nothing);
+    auto& slots = open(comm);
     static_assert(std::remove_reference_t<decltype(slots)>::bytes >= most_flat_bytes);
-    slots.open();
-    if (data.size_bytes() * static_cast<std::size_t>(comm.size() - 1) <= most_flat_bytes)
-      return flat(comm, slots, data, reduce);
-    constexpr std::size_t chunk = std::remove_reference_t<decltype(slots)>::bytes / sizeof(T);
-    for (std::size_t done = 0; done < data.size(); done += chunk)
-      sliced(comm, slots, data.subspan(done, std::min(chunk, data.size() - done)), reduce);
+    const std::size_t bytes = data.size_bytes();
+    symmetric_place mine;
+    if (bytes > least_in_place_bytes) mine = slots.find(data.data(), bytes);
+    if (bytes * static_cast<std::size_t>(comm.size() - 1) <= most_flat_bytes)
+      flat(comm, slots, data, mine, reduce);
+    else
+      sliced(comm, slots, data, mine, reduce);
   }
 
   template <class Comm, class Slots, class T, class Reduce>
-  void flat(Comm& comm, Slots& slots, std::span<T> data, const Reduce& reduce) const {
+  static void flat(Comm& comm, Slots& slots, std::span<T> data, symmetric_place mine, const Reduce& reduce) {
     const auto in_slot = [&](int rank) { return reinterpret_cast<T*>(slots.slot(rank)); };
-    copy(in_slot(comm.rank()), data.data(), data.size());
-    slots.arrive(comm.print());
-    slots.await_arrivals(comm.print(), comm.deadline());
-    reduce(data.data(), in_slot, comm.size(), data.size());
+    if (show(comm, slots, mine, [&] { copy(in_slot(comm.rank()), data.data(), data.size()); }))
+      return all_reduce_in_place(comm, slots, data, mine, reduce);
+    reduce_in_steps(data.data(), data.size(), comm.size(), in_slot, reduce, nothing);
     slots.next_round();
   }
 
   template <class Comm, class Slots, class T, class Reduce>
-  void sliced(Comm& comm, Slots& slots, std::span<T> data, const Reduce& reduce) const {
+  static void sliced(Comm& comm, Slots& slots, std::span<T> data, symmetric_place mine,
+                     const Reduce& reduce) {
     const int n = comm.size(), rank = comm.rank();
-    const detail::partition slices(data.size(), n);
-    const auto in_slot = [&](int r) { return reinterpret_cast<T*>(slots.slot(r)); };
-    const std::size_t begin = slices.offset(rank), end = begin + slices.size(rank);
-    copy(in_slot(rank), data.data(), begin);
-    copy(in_slot(rank) + end, data.data() + end, data.size() - end);
-    slots.arrive(comm.print());
-    slots.await_arrivals(comm.print(), comm.deadline());
-
-    constexpr std::size_t step = std::max<std::size_t>(1, cached_bytes / sizeof(T));
-    for (std::size_t at = begin; at < end; at += step) {
-      const std::size_t count = std::min(step, end - at);
-      const auto operand_of = [&](int r) -> const T* { return (r == rank ? data.data() : in_slot(r)) + at; };
-      reduce(in_slot(rank) + at, operand_of, n, count);
-      copy(data.data() + at, in_slot(rank) + at, count);
+    const std::size_t most = chunk_length<T>(slots.bytes, n);
+    // In a slot: the elements of a chunk, at the places that they have in it; then a slice of the chunk
+    // before.
+    const auto inputs = [](std::byte* slot) { return reinterpret_cast<T*>(slot); };
+    const auto slice = [&](std::byte* slot) {
+      return reinterpret_cast<T*>(slot + round_up(most * sizeof(T)));
+    };
+    std::span<T> before;  // the chunk that is reduced
+    for (std::size_t done = 0; done < data.size() || !before.empty(); done += before.size()) {
+      const std::span<T> chunk = data.subspan(done, std::min(most, data.size() - done));
+      const bool in_place = show(comm, slots, mine, [&] {
+        const detail::partition slices(chunk.size(), n), reduced(before.size(), n);
+        const std::size_t begin = slices.offset(rank), end = begin + slices.size(rank);
+        copy(inputs(slots.slot(rank)), chunk.data(), begin);
+        copy(inputs(slots.slot(rank)) + end, chunk.data() + end, chunk.size() - end);
+        T* const own = before.data() + reduced.offset(rank);
+        const auto operand_of = [&](int r) -> const T* {
+          return r == rank ? own : inputs(slots.last_slot(r)) + reduced.offset(rank);
+        };
+        reduce_in_steps(
+            own, reduced.size(rank), n, operand_of, reduce,
+            [&](std::size_t at, std::size_t count) { copy(slice(slots.slot(rank)) + at, own + at, count); });
+      });
+      if (in_place) return all_reduce_in_place(comm, slots, data, mine, reduce);
+      const detail::partition reduced(before.size(), n);
+      for_each_other(comm, [&](int owner) {
+        copy(before.data() + reduced.offset(owner), slice(slots.slot(owner)), reduced.size(owner));
+      });
+      slots.next_round();
+      before = chunk;
     }
+  }
+
+  /// Elements in a chunk of a sliced all-reduce: so many that they and a slice of theirs fit a slot.
+  template <class T>
+  static std::size_t chunk_length(std::size_t slot_bytes, int n) noexcept {
+    const auto parts = static_cast<std::size_t>(n);
+    const std::size_t per_slice = (slot_bytes - line) / (parts + 1) / sizeof(T);
+    return per_slice * parts;
+  }
+
+  template <class Comm, class Slots, class T, class Reduce>
+  static void all_reduce_in_place(Comm& comm, Slots& slots, std::span<T> data, const symmetric_place& mine,
+                                  const Reduce& reduce) {
+    // Slices of whole cache lines, where elements fill them.
+    const detail::partition lines(data.size_bytes() / line, comm.size());
+    const auto begin_of = [&](int r) {
+      return r == comm.size() ? data.size() : lines.offset(r) * line / sizeof(T);
+    };
+    const std::size_t begin = begin_of(comm.rank()), count = begin_of(comm.rank() + 1) - begin;
+    const auto slice_of = [&](int r) { return reinterpret_cast<T*>(buffer_of(slots, mine, r)) + begin; };
+    T* const own = data.data() + begin;
+    reduce_in_steps(own, count, comm.size(), slice_of, reduce, [&](std::size_t at, std::size_t length) {
+      for_each_other(comm, [&](int peer) { copy(slice_of(peer) + at, own + at, length); });
+    });
+    finish_in_place(comm, slots);
+  }
+
+  // Reduce-scatter: for each other rank a part of its block in the slot.
+
+  template <class Comm, class T, class Reduce>
+  static void reduce_scatter_with(Comm& comm, std::span<const T> in, std::span<T> out,
+                                  const detail::partition& blocks, const Reduce& reduce) {
+    const int n = comm.size(), rank = comm.rank();
+    if (n == 1)
+      return reduce_in_steps(
+          out.data(), out.size(), 1, [&](int) { return in.data(); }, reduce, nothing);
+    auto& slots = open(comm);
+    const std::size_t most = slots.bytes / static_cast<std::size_t>(n) / line * line / sizeof(T);
+    std::size_t largest = 0;
+    for (int r = 0; r < n; ++r) largest = std::max(largest, blocks.size(r));
+    symmetric_place mine = slots.find(in.data(), in.size_bytes());
+    std::size_t done = 0;
+    do {
+      const auto for_rank = [&](std::byte* slot, int r) {
+        return reinterpret_cast<T*>(slot) + static_cast<std::size_t>(r) * most;
+      };
+      const bool in_place = show(comm, slots, mine, [&] {
+        for_each_other(comm, [&](int peer) {
+          copy(for_rank(slots.slot(rank), peer), in.data() + blocks.offset(peer) + done,
+               part_of_block(blocks.size(peer), done, most));
+        });
+      });
+      const T* const own = in.data() + blocks.offset(rank);
+      if (in_place) {
+        const auto operand_of = [&](int r) {
+          return reinterpret_cast<const T*>(buffer_of(slots, mine, r)) + blocks.offset(rank);
+        };
+        reduce_in_steps(out.data(), out.size(), n, operand_of, reduce, nothing);
+        return finish_in_place(comm, slots);
+      }
+      const auto operand_of = [&](int r) -> const T* {
+        return r == rank ? own + done : for_rank(slots.slot(r), rank);
+      };
+      reduce_in_steps(out.data() + std::min(done, out.size()), part_of_block(out.size(), done, most), n,
+                      operand_of, reduce, nothing);
+      slots.next_round();
+      done += most;
+    } while (done < largest);
+  }
+
+  // What they have in common.
+
+  static constexpr auto nothing = [](std::size_t, std::size_t) {};
+
+  template <class Comm>
+  static auto& open(Comm& comm) {
+    auto& slots = comm.transport().shared_slots();
+    slots.open();
+    return slots;
+  }
+
+  /// Begins a round and arrives, with the buffer where it is if it has a place in symmetric memory, else with
+  /// what write() puts into the slot; and waits for all. True if the round is one in which all buffers are
+  /// where they are. False if all are in slots; it takes a second round to come to that if only some have a
+  /// place.
+  template <class Comm, class Slots, class Write>
+  static bool show(Comm& comm, Slots& slots, symmetric_place& mine, Write write) {
+    for (;;) {
+      slots.begin_round(comm.deadline());
+      if (mine.number == 0) write();
+      slots.arrive(mine);
+      slots.await_arrivals(comm.deadline());
+      if (all_in_place(comm, slots, mine)) return true;
+      mine = {};
+      bool none = true;
+      for (int r = 0; r < comm.size(); ++r) none = none && slots.place_of(r).number == 0;
+      if (none) return false;
+      slots.next_round();
+    }
+  }
+
+  template <class Comm, class Slots>
+  static bool all_in_place(Comm& comm, Slots& slots, const symmetric_place& mine) noexcept {
+    if (mine.number == 0) return false;
+    for (int r = 0; r < comm.size(); ++r) {
+      if (slots.place_of(r).number != mine.number) return false;
+    }
+    return true;
+  }
+
+  template <class Slots>
+  static std::byte* buffer_of(Slots& slots, const symmetric_place& mine, int rank) noexcept {
+    return mine.window->part(rank) + slots.place_of(rank).offset;
+  }
+
+  /// Until then the others read and write this rank's buffer.
+  template <class Comm, class Slots>
+  static void finish_in_place(Comm& comm, Slots& slots) {
     slots.reduced();
     slots.await_reductions(comm.deadline());
-    for (int distance = 1; distance < n; ++distance) {
-      const int owner = (rank + distance) % n;
-      copy(data.data() + slices.offset(owner), in_slot(owner) + slices.offset(owner), slices.size(owner));
-    }
     slots.next_round();
+  }
+
+  /// f(peer), beginning with this rank's neighbour, so that not all go to the same first.
+  template <class Comm, class F>
+  static void for_each_other(const Comm& comm, F f) {
+    for (int distance = 1; distance < comm.size(); ++distance) f((comm.rank() + distance) % comm.size());
+  }
+
+  /// How much of a block is left after `done`, up to `most`.
+  static constexpr std::size_t part_of_block(std::size_t size, std::size_t done, std::size_t most) noexcept {
+    return done < size ? std::min(most, size - done) : 0;
+  }
+
+  static constexpr std::size_t round_up(std::size_t bytes) noexcept {
+    return (bytes + line - 1) / line * line;
   }
 
   template <class T>

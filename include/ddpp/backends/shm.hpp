@@ -7,6 +7,7 @@
 #include <ddpp/detail/fabric_arrival.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/memory_transport.hpp>
+#include <ddpp/detail/shared_file.hpp>
 #include <ddpp/detail/shared_segment.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
@@ -49,12 +50,12 @@ class segment_meeting {
   static constexpr const char* gone_key = "shm/gone";
 
   [[gnu::cold]] std::unique_ptr<fabric_memory> lead() {
-    auto segment = publish(first_key, shared_segment::create_anonymous);
+    auto segment = publish(first_key, file_kind::anonymous);
     std::atomic<std::uint32_t>& moved = segment->header().moved;
     if (!meet(*segment, [&] {
           if (boot_.store->check({unreachable_key})) moved.store(1, std::memory_order_seq_cst);
         })) {
-      segment = publish(named_key, shared_segment::create_named);
+      segment = publish(named_key, file_kind::named);
       meet(*segment, [] {});
     }
     segment->close_doors();
@@ -92,10 +93,9 @@ class segment_meeting {
     return come_together(segment, boot_, meanwhile);
   }
 
-  [[gnu::cold]] std::unique_ptr<shared_segment> publish(
-      const char* key, std::unique_ptr<shared_segment> (*create)(int ranks)) {
+  [[gnu::cold]] std::unique_ptr<shared_segment> publish(const char* key, file_kind kind) {
     try {
-      auto segment = create(boot_.size);
+      auto segment = shared_segment::create(kind, boot_.size);
       if (boot_.size > 1) boot_.store->set(key, segment->address().text());
       return segment;
     } catch (const resource_error& error) {
@@ -109,8 +109,8 @@ class segment_meeting {
   [[gnu::cold]] std::unique_ptr<shared_segment> open(const char* key) {
     const std::string word = first_word_of_rank_0(boot_, key);
     if (word.starts_with(failed)) throw resource_error(word.substr(std::string_view(failed).size()));
-    const segment_address there = segment_address::parse(word);
-    const segment_address here = segment_address::here();
+    const shared_file_address there = shared_file_address::parse(word);
+    const shared_file_address here = shared_file_address::here();
     if (there.host != here.host) {
       refuse(boot_,
              "this rank is on another host than rank 0. The backend `shm` joins processes of one host; use "
@@ -153,6 +153,7 @@ static_assert(has_control_plane<shm>);
 static_assert(has_agreement<shm>);
 static_assert(has_receive_view<shm>);
 static_assert(has_shared_slots<shm>);
+static_assert(has_symmetric_memory<shm>);
 static_assert(has_background_progress<shm>);
 static_assert(!has_barrier<shm>);
 static_assert(!has_broadcast<shm, float>);

@@ -38,6 +38,7 @@ static_assert(has_control_plane<tcp>);
 static_assert(has_agreement<tcp>);
 static_assert(has_receive_view<tcp>);
 static_assert(!has_shared_slots<tcp>);
+static_assert(!has_symmetric_memory<tcp>);
 static_assert(has_background_progress<tcp>);
 static_assert(transport<basic_tcp<security::none>>);
 static_assert(!has_barrier<tcp>);

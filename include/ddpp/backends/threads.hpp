@@ -8,10 +8,14 @@
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/mapping.hpp>
 #include <ddpp/detail/memory_transport.hpp>
+#include <ddpp/detail/symmetric_window.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/store.hpp>
 
+#include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,6 +47,19 @@ class thread_memory final : public fabric_memory {
 
   void reserve(std::size_t, std::size_t) override {}
   bool exists(int) const override { return true; }
+
+  window_offer offer_window(std::size_t bytes) override {
+    const std::size_t stride = symmetric_window::stride(bytes);
+    auto window = std::make_shared<symmetric_window>(
+        mapping::of_this_process(stride * static_cast<std::size_t>(ranks())), bytes);
+    auto door = std::make_shared<std::shared_ptr<symmetric_window>>(window);
+    return {text(reinterpret_cast<std::uintptr_t>(door.get())), window, door};
+  }
+  std::shared_ptr<symmetric_window> accept_window(const std::string& address, int, std::size_t) override {
+    std::uintptr_t door = 0;
+    std::from_chars(address.data(), address.data() + address.size(), door);
+    return *reinterpret_cast<const std::shared_ptr<symmetric_window>*>(door);
+  }
 
  private:
   std::shared_ptr<mapping> mapping_;
@@ -125,6 +142,7 @@ static_assert(has_control_plane<threads>);
 static_assert(has_agreement<threads>);
 static_assert(has_receive_view<threads>);
 static_assert(has_shared_slots<threads>);
+static_assert(has_symmetric_memory<threads>);
 static_assert(has_background_progress<threads>);
 static_assert(!has_barrier<threads>);
 static_assert(!has_broadcast<threads, float>);

@@ -9,8 +9,10 @@
 #pragma once
 
 #include <ddpp/agreement.hpp>
+#include <ddpp/detail/block_name.hpp>
 #include <ddpp/detail/futex.hpp>
 #include <ddpp/detail/spsc_ring.hpp>
+#include <ddpp/detail/symmetric_window.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
 
@@ -21,10 +23,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
-#include <sys/random.h>
 
 namespace ddpp::detail {
 
@@ -33,19 +35,6 @@ inline constexpr int fabric_chunks = 16;  // per rank
 inline constexpr std::size_t fabric_inline_bytes = 192;
 inline constexpr std::size_t fabric_slot_bytes = std::size_t{256} << 10;  // two per rank
 inline constexpr std::uint32_t fabric_ring_slots = 16;
-
-/// Random, so that no two blocks are ever taken for each other.
-using block_name = std::array<char, 32>;
-
-inline block_name random_block_name() {
-  std::array<unsigned char, 16> bytes{};
-  while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-  }
-  block_name name{};
-  for (std::size_t i = 0; i < name.size(); ++i)
-    name[i] = "0123456789abcdef"[bytes[i / 2] >> (i % 2 * 4) & 15];
-  return name;
-}
 
 /// A piece of a message on its way. The first piece speaks for the message.
 struct fabric_entry {
@@ -98,12 +87,17 @@ class state_board {
   std::array<std::atomic<std::uint64_t>, sizeof(fingerprint) / 8 + 1> words_{};
 };
 
-/// How far a rank is in the rounds of fabric_slots.
+/// How far a rank is in the rounds of fabric_slots. The rest is written before `round`.
 struct alignas(64) fabric_arrival_flag {
   std::atomic<std::uint64_t> round{0};
-  fingerprint print;  ///< written before `round`
+  fingerprint print;
+  std::uint32_t history = 0;  ///< a hash of its collectives before this one
+  std::uint32_t window = 0;   ///< the symmetric one that its buffer lies in, or 0
+  std::uint64_t offset = 0;   ///< bytes into its part of the window
+  // On a line that only a mismatch makes one read:
+  fingerprint before;  ///< its collective before this one
 };
-static_assert(sizeof(fabric_arrival_flag) == 64);
+static_assert(sizeof(fabric_arrival_flag) == 128);
 
 /// What a rank says to a decision: see fabric_agreement.
 struct fabric_ballot {
@@ -153,7 +147,7 @@ struct alignas(64) fabric_slot {
 };
 
 struct fabric_header {
-  static constexpr std::uint64_t right_magic = 0x6464'7070'6661'6235;  // changes with the layout
+  static constexpr std::uint64_t right_magic = 0x6464'7070'6661'6236;  // changes with the layout
 
   std::uint64_t magic;
   block_name nonce;
@@ -190,6 +184,13 @@ struct fabric_layout {
   std::size_t total_bytes() const { return staging() + size * 2 * fabric_slot_bytes; }
 };
 
+/// Memory of all ranks' that one of them has made, and how the others find it.
+struct window_offer {
+  std::string address;
+  std::shared_ptr<symmetric_window> window;
+  std::shared_ptr<void> door;  ///< to be kept until all have found it
+};
+
 /// One rank's hold on the block. Destroying it lets go.
 class fabric_memory {
  public:
@@ -203,6 +204,12 @@ class fabric_memory {
   virtual bool exists(int rank) const = 0;
   /// Whether it is there but stopped, by a signal or a debugger, as far as can be told.
   virtual bool is_stopped(int) const { return false; }
+
+  /// Makes a symmetric window with so many bytes for each rank. Rank 0 offers, the others accept; either
+  /// throws `resource_error`.
+  virtual window_offer offer_window(std::size_t bytes) = 0;
+  virtual std::shared_ptr<symmetric_window> accept_window(const std::string& address, int rank,
+                                                          std::size_t bytes) = 0;
 
   int ranks() const noexcept { return ranks_; }
   fabric_header& header() const noexcept { return *at<fabric_header>(0); }

@@ -4,26 +4,37 @@
 //
 // Each rank has two slots, used in turn. A round is:
 //
-//     1. write to the slot, then arrive(): the round's number is stored, and whoever sleeps is woken
-//     2. await_arrivals(): everyone's slot of this round can be read
-//     3. where the round has a second half: write what was reduced to the slot, reduced(), await_reductions()
+//     1. begin_round(), write to the slot, arrive(): the round's number is stored, and whoever sleeps is
+//     woken
+//     2. await_arrivals(), or await_arrival() of one rank: their slots of this round can be read
+//     3. where the round has a second half: write what was reduced, reduced(), await_reductions()
+//     4. next_round(), after the last read
 //
-// A slot is written again two rounds later. By then its writer has waited for the arrivals of the round
-// between, and whoever has arrived there has read all that it wanted of the round before: no other
-// synchronisation is needed. The same holds for the fingerprints beside the numbers. (All this while
-// rounds end: see open().) The numbers are sequentially consistent, for the sleeping and waking of
-// fabric_slot.
+// A slot is written again two rounds later, and begin_round() waits until all have arrived in the round
+// between. Whoever has arrived there has read all that it wanted of the round before. The same holds for what
+// is said beside the numbers. (All this while rounds end: see open().) The numbers are sequentially
+// consistent, for the sleeping and waking of fabric_slot.
+//
+// A buffer in symmetric memory need not pass through a slot: its rank says where it is when it arrives.
 #pragma once
 
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/memory_fabric.hpp>
 #include <ddpp/detail/message_engine.hpp>
+#include <ddpp/detail/symmetric_window.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
 
 namespace ddpp::detail {
 
@@ -34,8 +45,17 @@ class fabric_slots {
   fabric_slots(fabric_memory& memory, memory_link& link, message_engine& engine, int rank)
       : memory_(memory), link_(link), engine_(engine), rank_(rank) {}
 
-  /// Before each collective. Makes this rank's slots usable; throws `resource_error`, and `group_failed` once
-  /// the group has failed: a round that was given up is never over, so its slots must not be written again.
+  const std::shared_ptr<symmetric_windows>& windows() const noexcept { return windows_; }
+
+  /// The next collective begins.
+  void enter(const fingerprint& print) noexcept {
+    history_ = hash_of(history_, print_);
+    before_ = std::exchange(print_, print);
+  }
+
+  /// Before the rounds of a collective. Makes this rank's slots usable; throws `resource_error`, and
+  /// `group_failed` once the group has failed: a round that was given up is never over, so its slots must not
+  /// be written again.
   void open() {
     if (memory_.has_failed()) throw group_failed(memory_.first_failure());
     if (is_open_) return;
@@ -43,26 +63,48 @@ class fabric_slots {
     is_open_ = true;
   }
 
-  /// That of a rank for the round that begins, or has begun.
-  std::byte* slot(int rank) const noexcept { return memory_.staging(rank, round_ % 2 != 0); }
+  /// Blocks until all have arrived in the round before, so that this rank's slot may be written. Fails the
+  /// group where one was in another collective there.
+  void begin_round(deadline until) {
+    if (all_arrived_ + 1 >= round_) return;
+    await_all(round_ - 1, until);
+  }
 
-  /// This rank's slot is written. `print` is the collective's, which all must be in.
-  void arrive(const fingerprint& print) {
-    fabric_arrival_flag& flag = arrival_of(rank_);
-    flag.print = print;
+  /// The collective of the round before, if not all are known to have arrived in it.
+  const fingerprint* unsettled() const noexcept {
+    return all_arrived_ + 1 >= round_ ? nullptr : &arrival_of(rank_, round_ - 1).print;
+  }
+
+  /// That of a rank for the round that begins, or has begun.
+  std::byte* slot(int rank) const noexcept { return slot(rank, round_); }
+  /// That of the round before. It is as it was until all have arrived in this one.
+  std::byte* last_slot(int rank) const noexcept { return slot(rank, round_ - 1); }
+
+  /// Where this memory lies, if all ranks can see it there.
+  symmetric_place find(const void* data, std::size_t bytes_there) const noexcept {
+    return windows_->find(data, bytes_there);
+  }
+
+  /// This rank's slot is written; or its buffer is to be found in `place`.
+  void arrive(const symmetric_place& place = {}) {
+    fabric_arrival_flag& flag = arrival_of(rank_, round_);
+    flag.print = print_;
+    flag.history = history_;
+    flag.before = before_;
+    flag.window = place.number;
+    flag.offset = place.offset;
     flag.round.store(round_, std::memory_order_seq_cst);
     link_.wake_others();
   }
 
-  /// Blocks until all have arrived. Fails the group where one is in another collective.
-  void await_arrivals(const fingerprint& print, deadline until) {
-    for (int peer = 0; peer < memory_.ranks(); ++peer) {
-      if (peer == rank_) continue;
-      const fabric_arrival_flag& flag = arrival_of(peer);
-      engine_.wait_for(
-          peer, [&] { return flag.round.load(std::memory_order_seq_cst) >= round_; }, until);
-      if (flag.print != print) engine_.fail_for({peer, print, flag.print});
-    }
+  /// Block until a rank, or all, have arrived. Fail the group where one is in another collective.
+  void await_arrival(int peer, deadline until) { await_one(peer, round_, until); }
+  void await_arrivals(deadline until) { await_all(round_, until); }
+
+  /// Once it has arrived: where a rank's buffer is to be found, if it said so.
+  symmetric_place place_of(int rank) const noexcept {
+    const fabric_arrival_flag& flag = arrival_of(rank, round_);
+    return {flag.window, flag.offset};
   }
 
   void reduced() {
@@ -71,25 +113,98 @@ class fabric_slots {
   }
   void await_reductions(deadline until) {
     for (int peer = 0; peer < memory_.ranks(); ++peer) {
-      const std::atomic<std::uint64_t>& flag = memory_.slot(peer).reduced;
-      if (peer == rank_) continue;
-      engine_.wait_for(
-          peer, [&] { return flag.load(std::memory_order_seq_cst) >= round_; }, until);
+      if (peer != rank_) await_flag(peer, memory_.slot(peer).reduced, round_, until);
     }
   }
 
-  /// After the round's last read.
   void next_round() noexcept { ++round_; }
 
  private:
-  fabric_arrival_flag& arrival_of(int rank) const noexcept { return memory_.slot(rank).arrivals[round_ % 2]; }
+  std::byte* slot(int rank, std::uint64_t round) const noexcept {
+    return memory_.staging(rank, round % 2 != 0);
+  }
+  fabric_arrival_flag& arrival_of(int rank, std::uint64_t round) const noexcept {
+    return memory_.slot(rank).arrivals[round % 2];
+  }
+
+  void await_all(std::uint64_t round, deadline until) {
+    for (int peer = 0; peer < memory_.ranks(); ++peer) await_one(peer, round, until);
+    all_arrived_ = round;
+  }
+  void await_one(int peer, std::uint64_t round, deadline until) {
+    if (peer == rank_) return;
+    // Who waits for a rank that never comes may see from another why.
+    const auto arrived = [&] { return has_arrived(peer, round) || odd_one(round) >= 0; };
+    engine_.wait_for(peer, arrived, until);
+    if (has_arrived(peer, round) && agrees(peer, round)) return;
+    const int odd = odd_one(round);
+    const fabric_arrival_flag &mine = arrival_of(rank_, round), &theirs = arrival_of(odd, round);
+    if (theirs.print != mine.print) engine_.fail_for({odd, mine.print, theirs.print});
+    fail_for_history(round);
+  }
+  bool has_arrived(int rank, std::uint64_t round) const noexcept {
+    return arrival_of(rank, round).round.load(std::memory_order_seq_cst) >= round;
+  }
+  /// Only once it has arrived.
+  bool agrees(int rank, std::uint64_t round) const noexcept {
+    const fabric_arrival_flag &mine = arrival_of(rank_, round), &theirs = arrival_of(rank, round);
+    return theirs.print == mine.print && theirs.history == mine.history;
+  }
+  /// A rank that has arrived and does not agree, or -1.
+  int odd_one(std::uint64_t round) const noexcept {
+    for (int rank = 0; rank < memory_.ranks(); ++rank) {
+      if (has_arrived(rank, round) && !agrees(rank, round)) return rank;
+    }
+    return -1;
+  }
+  void await_flag(int peer, const std::atomic<std::uint64_t>& flag, std::uint64_t round, deadline until) {
+    engine_.wait_for(
+        peer, [&] { return flag.load(std::memory_order_seq_cst) >= round; }, until);
+  }
+
+  /// All are in the same collective, but were not in the one before. (Of those that need no answer, such as a
+  /// scatter, each rank does its part and goes on.)
+  [[noreturn, gnu::cold]] void fail_for_history(std::uint64_t round) {
+    const deadline until = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+    std::vector<rank_state> ranks;
+    for (bool complete = false; !complete && std::chrono::steady_clock::now() < until;) {
+      ranks = link_.survey();
+      complete = true;
+      for (int rank = 0; rank < memory_.ranks(); ++rank) {
+        const fabric_arrival_flag& flag = arrival_of(rank, round);
+        const bool came = has_arrived(rank, round);
+        if (came) ranks[static_cast<std::size_t>(rank)].last = flag.before;
+        complete = complete && came;
+      }
+      if (!complete) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    engine_.abort(describe_mismatch(ranks));
+    throw group_failed(engine_.cause());
+  }
+
+  static std::uint32_t hash_of(std::uint32_t history, const fingerprint& print) noexcept {
+    std::array<std::uint64_t, sizeof(fingerprint) / 8> words;
+    std::memcpy(words.data(), &print, sizeof print);
+    std::uint64_t hash = history + 1u;
+    for (std::size_t i = 0; i < words.size(); ++i) hash += words[i] * factors[i];
+    hash *= 0x9e3779b97f4a7c15u;
+    return static_cast<std::uint32_t>(hash >> 32);
+  }
+  // Odd and random, one for each word.
+  static constexpr std::array<std::uint64_t, sizeof(fingerprint) / 8> factors = {
+      0xd1b54a32d192ed03u, 0xaef17502108ef2d9u, 0xf1357aea2e62a9c5u, 0xc2b2ae3d27d4eb4fu,
+      0x9fb21c651e98df25u};
 
   fabric_memory& memory_;
   memory_link& link_;
   message_engine& engine_;
   const int rank_;
+  std::shared_ptr<symmetric_windows> windows_ = std::make_shared<symmetric_windows>(rank_);
   bool is_open_ = false;
-  std::uint64_t round_ = 1;  // the one that begins, or has begun
+  fingerprint print_, before_;     // of the collective that this rank is in, and of the one before
+  std::uint32_t history_ = 0;      // of all before
+  std::uint64_t round_ = 1;        // the one that begins, or has begun
+  std::uint64_t all_arrived_ = 0;  // a round in which all are known to have arrived
 };
 
 }  // namespace ddpp::detail

@@ -112,9 +112,11 @@ class group {
   void run_nested(script_scope& outer, fingerprint print, Script&& script) {
     print.sequence = outer.print.sequence;
     print.step = ++outer.steps;
-    announce(print);
     script_scope scope{outer.until, print, outer.steps};
-    translate_failures(print, [&] { script(scope); });
+    translate_failures(print, [&] {
+      announce(print);
+      script(scope);
+    });
     outer.steps = scope.steps;
     announce(outer.print);
   }
@@ -357,9 +359,11 @@ class group {
       explicit mark_executing(const void* now) { executing = now; }
       ~mark_executing() { executing = before; }
     } const marked(this);
-    announce(print);
     note(print, recorded_state::running);
-    translate_failures(print, [&] { script(scope); });
+    translate_failures(print, [&] {
+      announce(print);
+      script(scope);
+    });
     if constexpr (has_control_plane<T>) transport_.leave();
     note(print, recorded_state::done);
   }

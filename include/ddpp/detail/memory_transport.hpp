@@ -11,6 +11,7 @@
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/memory_fabric.hpp>
 #include <ddpp/detail/message_engine.hpp>
+#include <ddpp/detail/symmetric_window.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
 
@@ -20,6 +21,7 @@
 #include <memory>
 #include <sched.h>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -55,7 +57,16 @@ class memory_transport {
   }
   void abort(const failure& cause) { core_->engine.abort(cause); }
 
-  void enter(const fingerprint& print) { core_->engine.enter(print); }
+  void enter(const fingerprint& print) {
+    // A broadcast is over before all have come to it. What one of them did instead is seen here at the
+    // latest; until then this rank is, to the others, still in it.
+    if (const fingerprint* const unsettled = core_->slots.unsettled()) {
+      core_->engine.enter(*unsettled);
+      core_->slots.begin_round(deadline_after(core_->timeout));
+    }
+    core_->slots.enter(print);
+    core_->engine.enter(print);
+  }
   void leave() { core_->engine.leave(); }
   // The block tells of a failure before the engine has polled.
   bool failed() const noexcept { return core_->engine.failed() || core_->memory->has_failed(); }
@@ -71,6 +82,14 @@ class memory_transport {
   }
 
   fabric_slots& shared_slots() noexcept { return core_->slots; }
+
+  window_offer offer_window(std::size_t bytes) { return core_->memory->offer_window(bytes); }
+  std::shared_ptr<symmetric_window> accept_window(const std::string& address, std::size_t bytes) {
+    return core_->memory->accept_window(address, rank(), bytes);
+  }
+  std::shared_ptr<std::byte> add_window(const std::shared_ptr<symmetric_window>& window) {
+    return symmetric_windows::add(core_->slots.windows(), window);
+  }
 
   void progress_in_background() { core_->engine.progress_in_background(); }
 

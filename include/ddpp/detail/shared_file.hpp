@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: BSL-1.0
+// A file in memory that the processes of one host map.
+//
+// It is an anonymous one (memfd), which the system frees with its last user, whatever happens. Peers open it
+// through its maker's /proc/PID/fd. Where they cannot see that, it is a file with a random name in /dev/shm
+// until all have opened it.
+#pragma once
+
+#include <ddpp/detail/block_name.hpp>
+#include <ddpp/detail/fork_guard.hpp>
+#include <ddpp/detail/socket.hpp>
+#include <ddpp/detail/text.hpp>
+#include <ddpp/error.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <fcntl.h>
+#include <string>
+#include <string_view>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+#include <sys/types.h>
+#include <unistd.h>
+#include <utility>
+
+namespace ddpp::detail {
+
+/// Where a file is, as its maker tells the others.
+struct shared_file_address {
+  std::string host;       ///< of this boot of this kernel
+  std::string processes;  ///< which table of processes `process` is a number in
+  std::string process;
+  std::string fd;    ///< "-" for a file with a name
+  std::string name;  ///< a block_name
+
+  std::string text() const { return detail::text(host, " ", processes, " ", process, " ", fd, " ", name); }
+
+  [[gnu::cold]] static shared_file_address parse(const std::string& text) {
+    shared_file_address address;
+    std::size_t begin = 0;
+    for (std::string* field :
+         {&address.host, &address.processes, &address.process, &address.fd, &address.name}) {
+      const std::size_t end = std::min(text.find(' ', begin), text.size());
+      *field = text.substr(begin, end - begin);
+      begin = std::min(end + 1, text.size());
+    }
+    return address;
+  }
+
+  /// Of this process, but for fd and name.
+  [[gnu::cold]] static shared_file_address here() {
+    shared_file_address address;
+    std::array<char, 36> boot{};
+    const descriptor file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+    const bool known = ::read(file.get(), boot.data(), boot.size()) == static_cast<ssize_t>(boot.size());
+    address.host = known ? std::string(boot.data(), boot.size()) : "-";
+    struct stat table {};
+    address.processes = ::stat("/proc", &table) == 0 ? detail::text(table.st_dev) : "-";
+    // The number that this process has in /proc, which need not be its own namespace's.
+    std::array<char, 32> self{};
+    const ssize_t length = ::readlink("/proc/self", self.data(), self.size());
+    address.process = length > 0 ? std::string(self.data(), static_cast<std::size_t>(length)) : "-";
+    return address;
+  }
+
+  bool has_file_name() const { return fd == "-"; }
+  std::string path() const {
+    return has_file_name() ? detail::text("/dev/shm/ddpp-", name)
+                           : detail::text("/proc/", process, "/fd/", fd);
+  }
+};
+
+/// Where memory shared with other processes comes from.
+enum class file_kind { anonymous, named };
+
+class shared_file {
+ public:
+  /// Of so many bytes, of which none are reserved yet. Throws `resource_error`.
+  [[gnu::cold]] static shared_file create(file_kind kind, std::size_t bytes) {
+    const block_name random = random_block_name();
+    shared_file file;
+    file.address_ = shared_file_address::here();
+    file.address_.name.assign(random.begin(), random.end());
+    if (kind == file_kind::anonymous) {
+      file.descriptor_ = descriptor(::memfd_create(text("ddpp-", file.address_.name).c_str(), MFD_CLOEXEC));
+      file.address_.fd = text(file.descriptor_.get());
+    }
+    if (!file.descriptor_) {  // or an old kernel, or not allowed
+      file.address_.fd = "-";
+      const std::string path = file.address_.path();
+      file.descriptor_ =
+          descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+      if (!file.descriptor_) throw resource_error(text("cannot create ", path, ": ", system_text(errno)));
+      file.owns_name_ = true;
+    }
+    if (::ftruncate(file.descriptor_.get(), static_cast<off_t>(bytes)) != 0) {
+      throw resource_error(text("cannot size shared memory to ", bytes, " bytes: ", system_text(errno)));
+    }
+    return file;
+  }
+
+  /// Another process's. Without a descriptor, and with errno, if this process cannot get at it, or if it is
+  /// not there any more.
+  [[gnu::cold]] static shared_file open(const shared_file_address& address) {
+    shared_file file;
+    file.address_ = address;
+    if (!address.has_file_name() && !is_ours(address)) return file;
+    file.descriptor_ = descriptor(::open(
+        address.path().c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | (address.has_file_name() ? O_NOFOLLOW : 0)));
+    return file;
+  }
+
+  shared_file(shared_file&& other) noexcept
+      : guard_(other.guard_),
+        address_(std::move(other.address_)),
+        descriptor_(std::move(other.descriptor_)),
+        owns_name_(std::exchange(other.owns_name_, false)) {}
+  shared_file& operator=(shared_file&&) = delete;
+  ~shared_file() { close_doors(); }
+
+  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
+  int get() const noexcept { return descriptor_.get(); }
+  const shared_file_address& address() const noexcept { return address_; }
+
+  /// All who belong here have come: from now on nobody else can.
+  void close_doors() noexcept {
+    if (std::exchange(owns_name_, false) && !guard_.in_child()) ::unlink(address_.path().c_str());
+    descriptor_.reset();
+  }
+
+  /// Pages are there before anyone touches them: a full file system is an error here, not a SIGBUS later.
+  /// Throws `resource_error` with the bytes needed and available.
+  [[gnu::cold]] static void reserve(int fd, std::size_t offset, std::size_t bytes) {
+    while (::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+      if (errno == EINTR) continue;
+      const int code = errno;
+      throw resource_error(text("cannot reserve shared memory: ", bytes, " bytes needed, ", available(fd),
+                                " bytes available: ", system_text(code)));
+    }
+  }
+
+ private:
+  shared_file() = default;
+
+  [[gnu::cold]] static std::string available(int fd) {
+    struct statvfs space {};
+    if (::fstatvfs(fd, &space) == 0 && space.f_blocks != 0) return text(space.f_bavail * space.f_frsize);
+    struct sysinfo memory {};
+    if (::sysinfo(&memory) != 0) return "unknown";
+    return text((memory.freeram + memory.bufferram) * memory.mem_unit);
+  }
+
+  // Another process may have the number by now: nothing else is opened.
+  [[gnu::cold]] static bool is_ours(const shared_file_address& address) {
+    const std::string expected = text("/memfd:ddpp-", address.name, " (deleted)");
+    std::array<char, 128> target{};
+    const ssize_t length = ::readlink(address.path().c_str(), target.data(), target.size());
+    if (length < 0) return false;
+    errno = ENOENT;
+    return std::string_view(target.data(), static_cast<std::size_t>(length)) == expected;
+  }
+
+  fork_guard guard_;
+  shared_file_address address_;
+  descriptor descriptor_;
+  bool owns_name_ = false;
+};
+
+}  // namespace ddpp::detail
