@@ -31,10 +31,14 @@ enum class dtype : std::uint8_t {
 
 namespace detail {
 
+/// Exact. NaN becomes a quiet one, as conversions of IEEE 754 are to make it.
 constexpr float half_to_float(std::uint16_t bits) noexcept {
   const std::uint32_t sign = std::uint32_t(bits & 0x8000u) << 16, exponent = (bits >> 10) & 0x1fu;
   std::uint32_t mantissa = bits & 0x3ffu;
-  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
+  if (exponent == 0x1f) {
+    const std::uint32_t quiet = mantissa != 0 ? 0x400000u : 0;
+    return std::bit_cast<float>(sign | 0x7f800000u | quiet | mantissa << 13);
+  }
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;  // zero or subnormal: exact
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));

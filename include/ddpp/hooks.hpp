@@ -62,12 +62,10 @@ struct compress_to {
       } else {
         const T scale = static_cast<T>(bucket.scale());
         if (narrow.size() < gradients.size()) narrow.resize(gradients.size());
-        detail::transform_into(narrow.data(), gradients.data(), gradients.size(),
-                               [scale](T value) { return static_cast<float>(value * scale); });
+        detail::narrow_scaled(narrow.data(), gradients.data(), gradients.size(), scale);
         auto compressed = bucket.represented_by(std::span(narrow).first(gradients.size()), 1.0);
         inner(comm, compressed);
-        detail::transform_into(gradients.data(), narrow.data(), gradients.size(),
-                               [](Narrow value) { return static_cast<float>(value); });
+        detail::widen(gradients.data(), narrow.data(), gradients.size());
       }
     });
   }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSL-1.0
-// Copies, scales and converts gradients, in blocks that compilers turn into vector instructions at -O2.
+// Copies, scales and converts gradients.
 #pragma once
 
+#include <ddpp/detail/combine.hpp>
 #include <ddpp/detail/copy.hpp>
+#include <ddpp/detail/vector_loops.hpp>
 #include <ddpp/dtype.hpp>
 #include <ddpp/error.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -13,44 +16,56 @@
 
 namespace ddpp::detail {
 
-/// What arithmetic on T is done in.
-template <class T>
-using arithmetic_t = std::conditional_t<is_16_bit_float<T>, float, T>;
-
-/// to[i] = T(f(from[i])), in two arrays that do not overlap.
-template <class To, class From, class F>
-void transform_into(To* __restrict to, const From* __restrict from, std::size_t count, F f) {
-  constexpr std::size_t block = 16;
-  std::size_t i = 0;
-  for (; i + block <= count; i += block) {
-    for (std::size_t j = 0; j < block; ++j) to[i + j] = To(f(from[i + j]));
-  }
-  for (; i < count; ++i) to[i] = To(f(from[i]));
-}
-
+/// values[i] = values[i] * factor
 template <class T>
 void scale(std::span<T> values, double factor) {
   if (factor == 1.0) return;
-  using number = arithmetic_t<T>;
-  const auto by = static_cast<number>(factor);
-  constexpr std::size_t block = 16;
-  T* const data = values.data();
-  std::size_t i = 0;
-  for (; i + block <= values.size(); i += block) {
-    for (std::size_t j = 0; j < block; ++j) data[i + j] = T(static_cast<number>(data[i + j]) * by);
-  }
-  for (; i < values.size(); ++i) data[i] = T(static_cast<number>(data[i]) * by);
+  multiply(values.data(), values.size(), factor);
 }
 
+/// to[i] = from[i] * factor, in two arrays that do not overlap.
 template <class T>
 void copy_scaled(T* to, const T* from, std::size_t count, double factor) {
   if (factor == 1.0) {
     copy_bytes(reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), count * sizeof(T));
     return;
   }
-  using number = arithmetic_t<T>;
-  const auto by = static_cast<number>(factor);
-  transform_into(to, from, count, [by](T value) { return static_cast<number>(value) * by; });
+  calculate_elements(to, &from, 1, count,
+                     product<stored_as<T>, stored_as<T>>{static_cast<arithmetic_t<T>>(factor)});
+}
+
+/// f(at, length) for blocks of doubles on their way to or from floats, which stay in the innermost cache.
+inline constexpr std::size_t converted_at_once = 512;
+
+/// to[i] = Narrow(from[i] * factor): float and double to 16 bits.
+template <class Narrow, class T>
+void narrow_scaled(Narrow* to, const T* from, std::size_t count, T factor) {
+  if constexpr (std::is_same_v<T, float>) {
+    calculate_elements(to, &from, 1, count, product<float, stored_as<Narrow>>{factor});
+  } else {
+    float block[converted_at_once];
+    const float* const operand = block;
+    for (std::size_t at = 0; at < count; at += converted_at_once) {
+      const std::size_t length = std::min(converted_at_once, count - at);
+      for (std::size_t i = 0; i < length; ++i) block[i] = static_cast<float>(from[at + i] * factor);
+      calculate_elements(to + at, &operand, 1, length, conversion<float, stored_as<Narrow>>());
+    }
+  }
+}
+
+/// to[i] = from[i]: 16 bits to float and double.
+template <class T, class Narrow>
+void widen(T* to, const Narrow* from, std::size_t count) {
+  if constexpr (std::is_same_v<T, float>) {
+    calculate_elements(to, &from, 1, count, conversion<stored_as<Narrow>, float>());
+  } else {
+    float block[converted_at_once];
+    for (std::size_t at = 0; at < count; at += converted_at_once) {
+      const std::size_t length = std::min(converted_at_once, count - at);
+      widen(block, from + at, length);
+      for (std::size_t i = 0; i < length; ++i) to[at + i] = static_cast<T>(block[i]);
+    }
+  }
 }
 
 /// f(std::type_identity<T>{}) for the type of a gradient.

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: BSL-1.0
+// Element loops on vectors, on every set of instructions that this processor has, against one element at a
+// time: the same bits for every type, operation, count and alignment.
+#include <ddpp/detail/combine.hpp>
+#include <ddpp/detail/scaling.hpp>
+#include <ddpp/detail/vector_loops.hpp>
+#include <ddpp/dtype.hpp>
+#include <ddpp/op.hpp>
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <doctest/doctest.h>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+using namespace ddpp;
+using namespace ddpp::detail;
+
+namespace {
+
+template <class T>
+using bits_of =
+    std::conditional_t<sizeof(T) == 1, std::uint8_t,
+                       std::conditional_t<sizeof(T) == 2, std::uint16_t,
+                                          std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
+
+template <class T>
+bits_of<T> bits(T value) {
+  return std::bit_cast<bits_of<T>>(value);
+}
+
+/// Bits of the exponent, and the bit that makes a NaN quiet.
+template <class T>
+constexpr bits_of<T> exponent_bits = dtype_of<T> == dtype::float16    ? 0x7c00
+                                     : dtype_of<T> == dtype::bfloat16 ? 0x7f80
+                                     : sizeof(T) == 4                 ? 0x7f800000
+                                                                      : bits_of<T>(0x7ff0000000000000u);
+template <class T>
+constexpr bits_of<T> sign_bit = bits_of<T>(bits_of<T>(1) << (8 * sizeof(T) - 1));
+template <class T>
+constexpr bits_of<T> quiet_bit = bits_of<T>((exponent_bits<T> >> 1) & ~exponent_bits<T>);
+
+template <class T>
+bool is_nan(T value) {
+  return bits_of<T>(bits(value) & ~sign_bit<T>) > exponent_bits<T>;
+}
+
+std::uint64_t random_bits() {
+  static std::uint64_t state = 1;
+  state += 0x9e3779b97f4a7c15u;
+  std::uint64_t z = state;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+/// Zeros, infinities, NaNs and the least and greatest numbers as often as any bits and small numbers.
+template <class T>
+T random_value() {
+  const std::uint64_t choice = random_bits() % 16, any = random_bits();
+  if constexpr (!real_number<T>) {
+    if (choice == 0) return std::numeric_limits<T>::min();
+    if (choice == 1) return std::numeric_limits<T>::max();
+    if (choice == 2) return T(0);
+    return static_cast<T>(any);
+  } else {
+    using B = bits_of<T>;
+    const B sign = (any & 1) != 0 ? sign_bit<T> : B(0),
+            payload = static_cast<B>((any >> 1) & (quiet_bit<T> - 1));
+    B magnitude = 0;
+    switch (choice) {
+      case 0:
+      case 1:
+        break;
+      case 2:
+        magnitude = exponent_bits<T>;
+        break;
+      case 3:
+        magnitude = static_cast<B>(exponent_bits<T> | quiet_bit<T> | payload);
+        break;
+      case 4:
+        magnitude = static_cast<B>(exponent_bits<T> | payload | 1);  // a signalling one
+        break;
+      case 5:
+        magnitude = payload;  // below the least normal number
+        break;
+      case 6:
+        magnitude = static_cast<B>(exponent_bits<T> - 1 - payload % 8);  // just below infinity
+        break;
+      case 7:
+      case 8:
+      case 9:
+        return T(static_cast<float>(static_cast<std::int64_t>(any % 4001) - 2000) / 16);
+      default:
+        return std::bit_cast<T>(static_cast<B>(any));
+    }
+    return std::bit_cast<T>(static_cast<B>(magnitude | sign));
+  }
+}
+
+std::vector<instruction_set> instruction_sets() {
+  std::vector<instruction_set> sets;
+  for (const auto set : {instruction_set::scalar, instruction_set::sse2, instruction_set::avx2})
+    if (set <= best_instruction_set()) sets.push_back(set);
+  return sets;
+}
+
+/// Elements at any address, with bytes around them that must not change.
+template <class T>
+class unaligned_array {
+ public:
+  unaligned_array(std::size_t count, std::size_t skew)
+      : room_(before + count * sizeof(T) + 2 * 64, fill), at_(before + skew) {}
+
+  T* data() { return reinterpret_cast<T*>(room_.data() + at_); }
+  T get(std::size_t i) const {
+    T value;
+    std::memcpy(&value, room_.data() + at_ + i * sizeof(T), sizeof value);
+    return value;
+  }
+  void set(const std::vector<T>& values, std::size_t count) {
+    if (count != 0)
+      std::memcpy(room_.data() + at_, static_cast<const void*>(values.data()), count * sizeof(T));
+  }
+  bool is_untouched_around(std::size_t count) const {
+    for (std::size_t i = 0; i < room_.size(); ++i)
+      if ((i < at_ || i >= at_ + count * sizeof(T)) && room_[i] != fill) return false;
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t before = 64;
+  static constexpr auto fill = std::byte{0xa5};
+  std::vector<std::byte> room_;
+  std::size_t at_;
+};
+
+/// What one element must become. Of two NaNs that are added or multiplied, either may be the result.
+template <class T>
+struct expectation {
+  T value{};
+  std::vector<T> nans = {};
+
+  bool is_met_by(T result) const {
+    if (nans.empty()) return bits(result) == bits(value);
+    for (const T nan : nans)
+      if (bits(result) == bits_of<T>(bits(nan) | quiet_bit<T>)) return true;
+    return false;
+  }
+};
+
+constexpr std::size_t most = 70;
+
+/// Runs `how` on inputs.size() operands of every length up to 70 and some greater, at odd addresses, in place
+/// and apart.
+template <class How>
+bool is_right(const How& how, const std::vector<std::vector<typename How::from>>& inputs,
+              const std::vector<expectation<typename How::to>>& expected) {
+  using From = typename How::from;
+  using To = typename How::to;
+  const int n = static_cast<int>(inputs.size());
+  for (const instruction_set set : instruction_sets()) {
+    for (std::size_t count = 0; count <= expected.size(); count += count < most ? 1 : 77) {
+      const std::size_t skew = count % (sizeof(From) + 3);
+      std::vector<unaligned_array<From>> operands;
+      std::vector<const From*> addresses;
+      for (std::size_t k = 0; k < inputs.size(); ++k) operands.emplace_back(count, (skew + 5 * k) % 32);
+      for (std::size_t k = 0; k < inputs.size(); ++k) {
+        operands[k].set(inputs[k], count);
+        addresses.push_back(operands[k].data());
+      }
+      const auto agrees = [&](const auto& results) {
+        for (std::size_t i = 0; i < count; ++i)
+          if (!expected[i].is_met_by(results.get(i))) return false;
+        return results.is_untouched_around(count);
+      };
+      unaligned_array<To> apart(count, (skew + 7) % 32);
+      calculate_elements_with(set, apart.data(), addresses.data(), n, count, how);
+      if (!agrees(apart)) return false;
+      if constexpr (std::is_same_v<From, To>) {
+        auto& place = operands[count % operands.size()];
+        calculate_elements_with(set, place.data(), addresses.data(), n, count, how);
+        if (!agrees(place)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+template <class T>
+std::vector<std::vector<T>> random_inputs(std::size_t n, std::size_t count) {
+  std::vector<std::vector<T>> inputs(n);
+  for (auto& input : inputs)
+    for (std::size_t i = 0; i < count; ++i) input.push_back(random_value<T>());
+  return inputs;
+}
+
+constexpr std::size_t elements = 700;
+
+template <class T, class Op>
+void check_fold(const Op& op) {
+  for (const std::size_t n : {2u, 3u, 5u}) {
+    const auto inputs = random_inputs<T>(n, elements);
+    std::vector<expectation<T>> expected;
+    for (std::size_t i = 0; i < elements; ++i) {
+      expectation<T> e{inputs[0][i]};
+      for (std::size_t k = 1; k < n; ++k) {
+        const T x = inputs[k][i];
+        if constexpr (real_number<T> && (std::is_same_v<Op, sum_t> || std::is_same_v<Op, prod_t>)) {
+          if (is_nan(e.value) && is_nan(x)) {
+            if (e.nans.empty()) e.nans = {e.value};
+            e.nans.push_back(x);
+          }
+        }
+        e.value = op(e.value, x);
+      }
+      expected.push_back(e);
+    }
+    CAPTURE(name_of(dtype_of<T>));
+    CAPTURE(n);
+    CHECK(is_right(fold<T, Op>(), inputs, expected));
+  }
+}
+
+template <class T>
+void check_folds() {
+  check_fold<T>(sum);
+  check_fold<T>(prod);
+  check_fold<T>(ddpp::min);
+  check_fold<T>(ddpp::max);
+  if constexpr (std::is_integral_v<T>) {
+    check_fold<T>(band);
+    check_fold<T>(bor);
+    check_fold<T>(bxor);
+  }
+}
+
+template <class T>
+void check_quotients() {
+  using number = arithmetic_t<T>;
+  for (const std::size_t n : {1u, 2u, 3u, 5u}) {
+    for (const int divisor : {1, 3, 8}) {
+      const auto inputs = random_inputs<T>(n, elements);
+      std::vector<expectation<T>> expected;
+      for (std::size_t i = 0; i < elements; ++i) {
+        auto total = static_cast<number>(inputs[0][i]);
+        expectation<T> e;
+        for (std::size_t k = 1; k < n; ++k) {
+          if (is_nan(total) && is_nan(inputs[k][i])) {
+            if (e.nans.empty()) e.nans = {T(total)};
+            e.nans.push_back(inputs[k][i]);
+          }
+          total += static_cast<number>(inputs[k][i]);
+        }
+        e.value = T(total / static_cast<number>(divisor));
+        expected.push_back(e);
+      }
+      CAPTURE(name_of(dtype_of<T>));
+      CAPTURE(n);
+      CAPTURE(divisor);
+      CHECK(is_right(quotient_of_sum<T>(divisor), inputs, expected));
+    }
+  }
+}
+
+template <class From, class To>
+void check_products() {
+  using number = arithmetic_t<From>;
+  for (const double factor : {1.0, 3.0, 0.3, -1e-3}) {
+    const auto by = static_cast<number>(factor);
+    const auto inputs = random_inputs<From>(1, elements);
+    std::vector<expectation<To>> expected;
+    for (const From x : inputs[0])
+      expected.push_back({To(calculate(static_cast<number>(x), by, [](auto a, auto b) { return a * b; }))});
+    CAPTURE(name_of(dtype_of<From>));
+    CAPTURE(factor);
+    CHECK(is_right(product<From, To>{by}, inputs, expected));
+  }
+}
+
+template <class From, class To>
+std::vector<To> converted(instruction_set set, const std::vector<From>& from) {
+  std::vector<To> to(from.size());
+  const From* const operand = from.data();
+  calculate_elements_with(set, to.data(), &operand, 1, from.size(), conversion<From, To>());
+  return to;
+}
+
+/// The finite 16-bit float that these bits are, by the definition of the format.
+template <class T>
+double value_of(std::uint32_t bits) {
+  constexpr int mantissa_bits = dtype_of<T> == dtype::float16 ? 10 : 7,
+                bias = dtype_of<T> == dtype::float16 ? 15 : 127;
+  const int exponent = static_cast<int>((bits & 0x7fffu) >> mantissa_bits);
+  const std::uint32_t mantissa = bits & ((1u << mantissa_bits) - 1);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, 1 - bias - mantissa_bits)
+                    : std::ldexp(mantissa + (1u << mantissa_bits), exponent - bias - mantissa_bits);
+  return (bits & 0x8000u) != 0 ? -magnitude : magnitude;
+}
+
+template <class T>
+void check_widening() {
+  std::vector<T> all;
+  for (std::uint32_t i = 0; i < 0x10000; ++i) all.push_back(std::bit_cast<T>(static_cast<std::uint16_t>(i)));
+  for (const instruction_set set : instruction_sets()) {
+    const std::vector<float> wide = converted<T, float>(set, all);
+    bool right = true;
+    for (std::uint32_t i = 0; i < 0x10000; ++i) {
+      const float result = wide[i];
+      right = right && std::signbit(result) == ((i & 0x8000u) != 0);
+      if (is_nan(all[i])) {
+        constexpr int shift = dtype_of<T> == dtype::float16 ? 13 : 16;
+        const std::uint32_t payload = (i & ~std::uint32_t{exponent_bits<T>} & 0x7fffu) << shift;
+        // Halves become quiet. bfloat16s are the upper half of a float.
+        const std::uint32_t quiet = dtype_of<T> == dtype::float16 ? 0x400000u : 0;
+        right = right && (bits(result) & 0x7fffffffu) == (0x7f800000u | quiet | payload);
+      } else if ((i & exponent_bits<T>) == exponent_bits<T>) {
+        right = right && std::isinf(result);
+      } else {
+        right = right && double{result} == value_of<T>(i);
+      }
+    }
+    CAPTURE(static_cast<int>(set));
+    CHECK(right);
+  }
+}
+
+/// Whether the finite `result` is the 16-bit float nearest to the finite x, the even one of two. What would
+/// be the number after the greatest stands for infinity.
+template <class T>
+bool is_nearest(float x, std::uint16_t result) {
+  const std::uint32_t magnitude = result & 0x7fffu;
+  if (magnitude > exponent_bits<T> || ((result & 0x8000u) != 0) != std::signbit(x)) return false;
+  const double target = std::abs(double{x}), here = value_of<T>(magnitude);
+  const double up =
+      magnitude == exponent_bits<T> ? std::numeric_limits<double>::infinity() : value_of<T>(magnitude + 1);
+  const bool even = magnitude % 2 == 0;
+  const double to_here =
+      magnitude == exponent_bits<T> ? std::max(here - target, 0.0) : std::abs(target - here);
+  if (up - target < to_here || (up - target == to_here && !even)) return false;
+  if (magnitude == 0) return true;
+  const double down = value_of<T>(magnitude - 1);
+  return target - down > to_here || (target - down == to_here && even);
+}
+
+template <class T>
+void check_narrowing() {
+  std::vector<float> floats;
+  const auto add_with_neighbours = [&](float x) {
+    for (const float y :
+         {std::nextafter(x, 0.0f), x, std::nextafter(x, std::numeric_limits<float>::infinity())}) {
+      floats.push_back(y);
+      floats.push_back(-y);
+    }
+  };
+  for (std::uint32_t i = 0; i < exponent_bits<T>; ++i) {
+    add_with_neighbours(static_cast<float>(value_of<T>(i)));
+    const double middle = (value_of<T>(i) + value_of<T>(i + 1)) / 2;
+    if (middle <= double{std::numeric_limits<float>::max()}) add_with_neighbours(static_cast<float>(middle));
+  }
+  for (int i = 0; i < 100'000; ++i) floats.push_back(random_value<float>());
+  for (const instruction_set set : instruction_sets()) {
+    const std::vector<T> narrow = converted<float, T>(set, floats);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < floats.size(); ++i) {
+      const float x = floats[i];
+      const std::uint16_t result = bits(narrow[i]);
+      const std::uint32_t sign = (bits(x) >> 16) & 0x8000u;
+      if (is_nan(x)) {
+        constexpr int shift = dtype_of<T> == dtype::float16 ? 13 : 16;
+        const std::uint32_t payload = (bits(x) & 0x7fffffu) >> shift;
+        wrong += result != (sign | exponent_bits<T> | quiet_bit<T> | payload);
+      } else if (std::isinf(x)) {
+        wrong += result != (sign | exponent_bits<T>);
+      } else {
+        wrong += !is_nearest<T>(x, result);
+      }
+    }
+    CAPTURE(static_cast<int>(set));
+    CHECK(wrong == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("named operations give the bits of one element at a time: integers") {
+  check_folds<std::int8_t>();
+  check_folds<std::uint8_t>();
+  check_folds<std::int16_t>();
+  check_folds<std::uint16_t>();
+  check_folds<std::int32_t>();
+  check_folds<std::uint32_t>();
+  check_folds<std::int64_t>();
+  check_folds<std::uint64_t>();
+}
+
+TEST_CASE("named operations give the bits of one element at a time: floats") {
+  check_folds<half>();
+  check_folds<bfloat16>();
+  check_folds<float>();
+  check_folds<double>();
+}
+
+TEST_CASE("sums in float and quotients are rounded once") {
+  check_quotients<half>();
+  check_quotients<bfloat16>();
+  check_quotients<float>();
+  check_quotients<double>();
+}
+
+TEST_CASE("products with a factor") {
+  check_products<std::int8_t, std::int8_t>();
+  check_products<std::uint64_t, std::uint64_t>();
+  check_products<half, half>();
+  check_products<bfloat16, bfloat16>();
+  check_products<float, float>();
+  check_products<double, double>();
+  check_products<float, half>();
+  check_products<float, bfloat16>();
+}
+
+TEST_CASE("every half and bfloat16 as float") {
+  check_widening<half>();
+  check_widening<bfloat16>();
+}
+
+TEST_CASE("floats are rounded to the nearest half and bfloat16, ties to even") {
+  check_narrowing<half>();
+  check_narrowing<bfloat16>();
+}
