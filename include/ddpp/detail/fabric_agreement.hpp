@@ -16,6 +16,7 @@
 #include <ddpp/agreement.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/futex.hpp>
+#include <ddpp/detail/probe.hpp>
 #include <ddpp/failure.hpp>
 
 #include <algorithm>
@@ -68,7 +69,9 @@ class fabric_agreement {
     const std::size_t length = std::min(mine.note.size(), longest_note);
     ballot.note_bytes = static_cast<std::uint8_t>(length);
     for (std::size_t i = 0; i < length; ++i) ballot.note[i] = mine.note[i];
+    DDPP_PROBE(ballot_written);
     ballot.number = number;
+    DDPP_PROBE(voted);
     ring();
   }
 
@@ -100,7 +103,10 @@ class fabric_agreement {
       memory_.attended(number % 2 != 0, rank_, rank) = attendance_of(rank, number);
     }
     const std::uint64_t after = number << rank_bits | static_cast<std::uint64_t>(rank_);
-    if (memory_.header().decided.compare_exchange_strong(before, after)) ring();
+    DDPP_PROBE(attendance_written);
+    if (!memory_.header().decided.compare_exchange_strong(before, after)) return;
+    DDPP_PROBE(decided);
+    ring();
   }
 
   verdict read(std::uint64_t number) const {

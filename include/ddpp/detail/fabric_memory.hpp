@@ -11,6 +11,7 @@
 #include <ddpp/agreement.hpp>
 #include <ddpp/detail/block_name.hpp>
 #include <ddpp/detail/futex.hpp>
+#include <ddpp/detail/probe.hpp>
 #include <ddpp/detail/spsc_ring.hpp>
 #include <ddpp/detail/symmetric_window.hpp>
 #include <ddpp/failure.hpp>
@@ -61,6 +62,7 @@ class state_board {
     state.back() = inside ? 1 : 0;
     const std::uint32_t version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1, std::memory_order_relaxed);
+    DDPP_PROBE(board_half_written);
     for (std::size_t i = 0; i < state.size(); ++i) words_[i].store(state[i], std::memory_order_release);
     version_.store(version + 2, std::memory_order_release);
   }

@@ -21,6 +21,7 @@
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/memory_fabric.hpp>
 #include <ddpp/detail/message_engine.hpp>
+#include <ddpp/detail/probe.hpp>
 #include <ddpp/detail/symmetric_window.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
@@ -60,6 +61,7 @@ class fabric_slots {
     if (memory_.has_failed()) throw group_failed(memory_.first_failure());
     if (is_open_) return;
     memory_.reserve_staging(rank_);
+    DDPP_PROBE(slots_reserved);
     is_open_ = true;
   }
 
@@ -87,13 +89,16 @@ class fabric_slots {
 
   /// This rank's slot is written; or its buffer is to be found in `place`.
   void arrive(const symmetric_place& place = {}) {
+    DDPP_PROBE(slot_written);
     fabric_arrival_flag& flag = arrival_of(rank_, round_);
     flag.print = print_;
     flag.history = history_;
     flag.before = before_;
     flag.window = place.number;
     flag.offset = place.offset;
+    DDPP_PROBE(arrival_written);
     flag.round.store(round_, std::memory_order_seq_cst);
+    DDPP_PROBE(arrived);
     link_.wake_others();
   }
 
@@ -109,6 +114,7 @@ class fabric_slots {
 
   void reduced() {
     memory_.slot(rank_).reduced.store(round_, std::memory_order_seq_cst);
+    DDPP_PROBE(reduced);
     link_.wake_others();
   }
   void await_reductions(deadline until) {
@@ -136,6 +142,7 @@ class fabric_slots {
     // Who waits for a rank that never comes may see from another why.
     const auto arrived = [&] { return has_arrived(peer, round) || odd_one(round) >= 0; };
     engine_.wait_for(peer, arrived, until);
+    DDPP_PROBE(arrival_seen);
     if (has_arrived(peer, round) && agrees(peer, round)) return;
     const int odd = odd_one(round);
     const fabric_arrival_flag &mine = arrival_of(rank_, round), &theirs = arrival_of(odd, round);

@@ -15,6 +15,7 @@
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/futex.hpp>
 #include <ddpp/detail/message_engine.hpp>
+#include <ddpp/detail/probe.hpp>
 #include <ddpp/detail/spsc_ring.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/failure.hpp>
@@ -48,6 +49,7 @@ class memory_link final : public message_link {
   /// Goodbye: what has been sent stays to be received.
   void leave() noexcept {
     mine_.presence.store(fabric_presence::left, std::memory_order_seq_cst);
+    DDPP_PROBE(goodbye_said);
     wake_everyone();
   }
 
@@ -105,6 +107,7 @@ class memory_link final : public message_link {
   void prepare_send(int peer) override {
     if (at(peer).outgoing) return;
     at(peer).outgoing = producer(memory_.make_ring(rank_, peer));
+    DDPP_PROBE(ring_made);
     memory_.is_open(rank_, peer).store(1, std::memory_order_seq_cst);
   }
 
@@ -112,6 +115,7 @@ class memory_link final : public message_link {
     const std::uint32_t ticket = mine_.doorbell.load(std::memory_order_seq_cst);
     const std::uint32_t wanted = wake_for_messages | (engine.senders().empty() ? 0 : wake_for_room);
     mine_.parked.store(wanted, std::memory_order_seq_cst);
+    DDPP_PROBE(parked);
     return ticket;
   }
 
@@ -122,6 +126,7 @@ class memory_link final : public message_link {
     if (until > before) {
       futex_wait(mine_.doorbell, ticket, std::min<std::chrono::nanoseconds>(until - before, longest_nap));
     }
+    DDPP_PROBE(unparked);
     cancel_park();
     const auto now = std::chrono::steady_clock::now();
     if (now - watched_ < longest_nap) return;
@@ -221,7 +226,9 @@ class memory_link final : public message_link {
     entry->piece_bytes = static_cast<std::uint32_t>(bytes);
     entry->print = op.print;
     copy_bytes(to, op.from + op.moved, bytes);
+    DDPP_PROBE(entry_written);
     at(peer).outgoing.push();
+    DDPP_PROBE(entry_published);
     wake(memory_.slot(peer), wake_for_messages);
     engine.sent(op, bytes);
     return true;
@@ -244,6 +251,7 @@ class memory_link final : public message_link {
     holder_[static_cast<std::size_t>(lowest)] = peer;
     ++at(peer).chunks_held;
     mine_.chunks[lowest].taken.store(1, std::memory_order_relaxed);  // seen with the entry
+    DDPP_PROBE(chunk_taken);
     return lowest;
   }
 
@@ -276,7 +284,9 @@ class memory_link final : public message_link {
       engine.deliver(peer, piece);
       if (chunk != nobody) release_chunk(peer, chunk);
     }
+    DDPP_PROBE(entry_read);
     incoming.pop();
+    DDPP_PROBE(entry_released);
     wake(memory_.slot(peer), wake_for_room);
     return true;
   }
@@ -284,6 +294,7 @@ class memory_link final : public message_link {
   void release_chunk(int peer, int chunk) noexcept {
     fabric_slot& owner = memory_.slot(peer);
     owner.chunks[chunk].taken.store(0, std::memory_order_seq_cst);
+    DDPP_PROBE(chunk_released);
     wake(owner, wake_for_room);
   }
 
@@ -292,7 +303,9 @@ class memory_link final : public message_link {
   static void wake(fabric_slot& slot, std::uint32_t reason) noexcept {
     if ((slot.parked.load(std::memory_order_seq_cst) & reason) == 0) return;
     if (slot.parked.exchange(0, std::memory_order_seq_cst) == 0) return;
+    DDPP_PROBE(wake_claimed);
     slot.doorbell.fetch_add(1, std::memory_order_seq_cst);
+    DDPP_PROBE(doorbell_rung);
     futex_wake_all(slot.doorbell);
   }
 
