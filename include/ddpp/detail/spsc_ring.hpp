@@ -13,6 +13,8 @@
 // ThreadSanitizer does not understand fences.)
 #pragma once
 
+#include <ddpp/detail/atomics.hpp>
+
 #include <atomic>
 #include <bit>
 #include <cstddef>
@@ -20,22 +22,25 @@
 
 namespace ddpp::detail {
 
-template <class Entry, std::uint32_t Slots>
+template <class Entry, std::uint32_t Slots, class Atomics = native_atomics>
 struct spsc_ring {
   static_assert(std::has_single_bit(Slots), "the counters wrap around at a power of two");
+  using counter = typename Atomics::template atomic<std::uint32_t>;
 
-  alignas(64) std::atomic<std::uint32_t> tail{0};
-  alignas(64) std::atomic<std::uint32_t> head{0};
+  alignas(64) counter tail{0};
+  alignas(64) counter head{0};
   Entry slots[Slots];
 };
 
-template <class Entry, std::uint32_t Slots>
+template <class Entry, std::uint32_t Slots, class Atomics = native_atomics>
 class ring_producer {
  public:
+  using ring = spsc_ring<Entry, Slots, Atomics>;
+
   ring_producer() = default;
   /// Goes on where the ring stands.
-  explicit ring_producer(spsc_ring<Entry, Slots>& ring)
-      : ring_(&ring), tail_(ring.tail.load()), head_(ring.head.load()) {}
+  explicit ring_producer(ring& shared)
+      : ring_(&shared), tail_(shared.tail.load()), head_(shared.head.load()) {}
 
   explicit operator bool() const noexcept { return ring_ != nullptr; }
 
@@ -50,18 +55,20 @@ class ring_producer {
   void push() noexcept { ring_->tail.store(++tail_, std::memory_order_seq_cst); }
 
  private:
-  spsc_ring<Entry, Slots>* ring_ = nullptr;
+  ring* ring_ = nullptr;
   std::uint32_t tail_ = 0;
   std::uint32_t head_ = 0;
 };
 
-template <class Entry, std::uint32_t Slots>
+template <class Entry, std::uint32_t Slots, class Atomics = native_atomics>
 class ring_consumer {
  public:
+  using ring = spsc_ring<Entry, Slots, Atomics>;
+
   ring_consumer() = default;
   /// Goes on where the ring stands.
-  explicit ring_consumer(spsc_ring<Entry, Slots>& ring)
-      : ring_(&ring), head_(ring.head.load()), tail_(ring.tail.load()) {}
+  explicit ring_consumer(ring& shared)
+      : ring_(&shared), head_(shared.head.load()), tail_(shared.tail.load()) {}
 
   explicit operator bool() const noexcept { return ring_ != nullptr; }
 
@@ -76,7 +83,7 @@ class ring_consumer {
   void pop() noexcept { ring_->head.store(++head_, std::memory_order_seq_cst); }
 
  private:
-  spsc_ring<Entry, Slots>* ring_ = nullptr;
+  ring* ring_ = nullptr;
   std::uint32_t head_ = 0;
   std::uint32_t tail_ = 0;
 };

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSL-1.0
+// What protocols in shared memory are made of. Their classes take it as a template argument, so that tests
+// can run the same code in a model of C++'s memory (tests/model/).
+#pragma once
+
+#include <ddpp/detail/futex.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace ddpp::detail {
+
+struct native_atomics {
+  template <class T>
+  using atomic = std::atomic<T>;
+  /// What an atomic variable guards: not read and written at the same time.
+  template <class T>
+  using plain = T;
+
+  static void wait(atomic<std::uint32_t>& word, std::uint32_t expected,
+                   std::chrono::nanoseconds most) noexcept {
+    futex_wait(word, expected, most);
+  }
+  static void wake_all(atomic<std::uint32_t>& word) noexcept { futex_wake_all(word); }
+};
+
+}  // namespace ddpp::detail
