@@ -11,6 +11,7 @@
 #include <ddpp/agreement.hpp>
 #include <ddpp/detail/block_name.hpp>
 #include <ddpp/detail/futex.hpp>
+#include <ddpp/detail/parking.hpp>
 #include <ddpp/detail/probe.hpp>
 #include <ddpp/detail/spsc_ring.hpp>
 #include <ddpp/detail/symmetric_window.hpp>
@@ -113,18 +114,12 @@ static_assert(longest_note <= 255);
 
 enum class fabric_presence : std::uint32_t { absent, here, left };
 
-/// What a parked rank wants to be woken for: bits of `parked`.
+/// What a parked rank wants to be woken for.
 inline constexpr std::uint32_t wake_for_messages = 1;
 inline constexpr std::uint32_t wake_for_room = 2;
 
 struct alignas(64) fabric_slot {
-  // Sleeping. The owner reads `doorbell`, then stores `parked`, polls once more, and sleeps while the
-  // doorbell is what it was. Who has something for it stores that, then reads `parked`; if that is set it
-  // clears it (so that only one makes the system call), then bumps the doorbell and wakes. All sequentially
-  // consistent: one of the two sees the other. Every clearing is followed by a bump, so an owner that was
-  // cleared does not stay asleep.
-  alignas(64) std::atomic<std::uint32_t> parked{0};
-  alignas(64) futex_word doorbell{0};
+  detail::parking<> parking;  // of the rank's leader
   alignas(64) std::atomic<fabric_presence> presence{fabric_presence::absent};
   alignas(64) state_board board;
   std::atomic<std::int64_t> process{0};  // its number in /proc; 0: not known

@@ -13,7 +13,6 @@
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/copy.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
-#include <ddpp/detail/futex.hpp>
 #include <ddpp/detail/message_engine.hpp>
 #include <ddpp/detail/probe.hpp>
 #include <ddpp/detail/spsc_ring.hpp>
@@ -91,7 +90,7 @@ class memory_link final : public message_link {
     while (operation* const op = engine.next_send(peer)) {
       if (!push_piece(engine, peer, *op)) {
         // A leader that parked before there was anything to send does not ask for room yet.
-        if (mine_.parked.load(std::memory_order_relaxed) == wake_for_messages) ring();
+        if (mine_.parking.wanted() == wake_for_messages) ring();
         return;
       }
     }
@@ -112,19 +111,15 @@ class memory_link final : public message_link {
   }
 
   std::uint32_t announce_park(const message_engine& engine) override {
-    const std::uint32_t ticket = mine_.doorbell.load(std::memory_order_seq_cst);
-    const std::uint32_t wanted = wake_for_messages | (engine.senders().empty() ? 0 : wake_for_room);
-    mine_.parked.store(wanted, std::memory_order_seq_cst);
-    DDPP_PROBE(parked);
-    return ticket;
+    return mine_.parking.announce(wake_for_messages | (engine.senders().empty() ? 0 : wake_for_room));
   }
 
-  void cancel_park() override { mine_.parked.store(0, std::memory_order_relaxed); }
+  void cancel_park() override { mine_.parking.cancel(); }
 
   void park(message_engine& engine, std::uint32_t ticket, deadline until) override {
     const auto before = std::chrono::steady_clock::now();
     if (until > before) {
-      futex_wait(mine_.doorbell, ticket, std::min<std::chrono::nanoseconds>(until - before, longest_nap));
+      mine_.parking.sleep(ticket, std::min<std::chrono::nanoseconds>(until - before, longest_nap));
     }
     DDPP_PROBE(unparked);
     cancel_park();
@@ -134,12 +129,12 @@ class memory_link final : public message_link {
     watch(engine);
   }
 
-  void ring() noexcept override { wake(mine_, wake_for_messages); }
+  void ring() noexcept override { mine_.parking.wake(wake_for_messages); }
 
   /// Something has been stored that other ranks may wait for. From any thread.
   void wake_others() noexcept {
     for (int rank = 0; rank < memory_.ranks(); ++rank) {
-      if (rank != rank_) wake(memory_.slot(rank), wake_for_messages);
+      if (rank != rank_) memory_.slot(rank).parking.wake(wake_for_messages);
     }
   }
 
@@ -229,7 +224,7 @@ class memory_link final : public message_link {
     DDPP_PROBE(entry_written);
     at(peer).outgoing.push();
     DDPP_PROBE(entry_published);
-    wake(memory_.slot(peer), wake_for_messages);
+    memory_.slot(peer).parking.wake(wake_for_messages);
     engine.sent(op, bytes);
     return true;
   }
@@ -287,7 +282,7 @@ class memory_link final : public message_link {
     DDPP_PROBE(entry_read);
     incoming.pop();
     DDPP_PROBE(entry_released);
-    wake(memory_.slot(peer), wake_for_room);
+    memory_.slot(peer).parking.wake(wake_for_room);
     return true;
   }
 
@@ -295,22 +290,11 @@ class memory_link final : public message_link {
     fabric_slot& owner = memory_.slot(peer);
     owner.chunks[chunk].taken.store(0, std::memory_order_seq_cst);
     DDPP_PROBE(chunk_released);
-    wake(owner, wake_for_room);
-  }
-
-  // Sleeping and waking: see fabric_slot.
-
-  static void wake(fabric_slot& slot, std::uint32_t reason) noexcept {
-    if ((slot.parked.load(std::memory_order_seq_cst) & reason) == 0) return;
-    if (slot.parked.exchange(0, std::memory_order_seq_cst) == 0) return;
-    DDPP_PROBE(wake_claimed);
-    slot.doorbell.fetch_add(1, std::memory_order_seq_cst);
-    DDPP_PROBE(doorbell_rung);
-    futex_wake_all(slot.doorbell);
+    owner.parking.wake(wake_for_room);
   }
 
   void wake_everyone() noexcept {
-    for (int rank = 0; rank < memory_.ranks(); ++rank) wake(memory_.slot(rank), wake_for_messages);
+    for (int rank = 0; rank < memory_.ranks(); ++rank) memory_.slot(rank).parking.wake(wake_for_messages);
   }
 
   // What no message tells.
