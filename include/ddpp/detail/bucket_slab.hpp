@@ -7,6 +7,7 @@
 #include <ddpp/detail/copy.hpp>
 #include <ddpp/detail/model.hpp>
 #include <ddpp/dtype.hpp>
+#include <ddpp/error.hpp>
 #include <ddpp/gradient_bucket.hpp>
 #include <ddpp/symmetric.hpp>
 
@@ -50,7 +51,7 @@ class bucket_slab {
       }
       total += (made.bytes + cache_line - 1) / cache_line * cache_line;
     }
-    symmetric_buffer<std::byte> memory = allocate_symmetric<std::byte>(comm, total);
+    symmetric_buffer<std::byte> memory = memory_for(comm, total);
     for (std::size_t slot = 0; slot < places.size() && !buckets_.empty(); ++slot) {
       copy_bytes(memory.data() + places[slot].begin, place_of(slot), sizes_[slot].bytes);
     }
@@ -90,6 +91,16 @@ class bucket_slab {
   struct place {
     std::size_t bucket = 0, begin = 0;  // `begin`: bytes into the slab
   };
+
+  /// Shared memory may be scarce where there is plenty of other: then all ranks take that.
+  template <class C>
+  static symmetric_buffer<std::byte> memory_for(C& comm, std::size_t bytes) {
+    try {
+      return allocate_symmetric<std::byte>(comm, bytes);
+    } catch (const resource_error&) {
+      return symmetric_buffer<std::byte>(bytes);
+    }
+  }
 
   bucket make_bucket(const std::vector<std::size_t>& slots, std::size_t begin) const {
     const parameter& first = model_[slots.front()];
