@@ -7,6 +7,8 @@
 #include <ddpp/detail/fabric_arrival.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/memory_transport.hpp>
+#include <ddpp/detail/named_file.hpp>
+#include <ddpp/detail/probe.hpp>
 #include <ddpp/detail/shared_file.hpp>
 #include <ddpp/detail/shared_segment.hpp>
 #include <ddpp/detail/text.hpp>
@@ -28,17 +30,18 @@ namespace ddpp {
 namespace detail {
 
 // Rank 0 makes an anonymous segment and publishes where it is. A rank that cannot reach it says so; then rank
-// 0 makes one with a name, and all who have come to the first move over.
+// 0 makes one with a name, and all who have come to the first move over. If rank 0 is killed meanwhile, those
+// who wait for it in vain see to it that the name goes.
 class segment_meeting {
  public:
   explicit segment_meeting(const bootstrap& boot) : boot_(boot) {}
 
   std::unique_ptr<fabric_memory> join() {
-    if (boot_.rank != 0) return follow();
     try {
-      return lead();
+      return boot_.rank == 0 ? lead() : follow();
     } catch (const std::exception& e) {
-      tell_latecomers(e.what());
+      if (boot_.rank == 0) tell_latecomers(e.what());
+      remove_abandoned_files();
       throw;
     }
   }
@@ -80,9 +83,12 @@ class segment_meeting {
     }
     segment = open(named_key);
     if (segment == nullptr) {
-      refuse(boot_,
-             text("cannot open rank 0's shared memory (", system_text(errno),
-                  "): the ranks share a host but neither processes nor /dev/shm. Use the backend `tcp`"));
+      const int code = errno;
+      refuse(boot_, text("cannot open rank 0's shared memory (", system_text(code), "): ",
+                         code == EACCES
+                             ? "the ranks run as different users. Run them as one, or use the backend `tcp`"
+                             : "the ranks share a host but neither processes nor /dev/shm. Use the backend "
+                               "`tcp`"));
     }
     meet(*segment, [] {});
     return segment;
@@ -97,6 +103,7 @@ class segment_meeting {
     try {
       auto segment = shared_segment::create(kind, boot_.size);
       if (boot_.size > 1) boot_.store->set(key, segment->address().text());
+      DDPP_PROBE(segment_published);
       return segment;
     } catch (const resource_error& error) {
       const std::string why = text("rank 0: ", error.what());
@@ -116,12 +123,20 @@ class segment_meeting {
              "this rank is on another host than rank 0. The backend `shm` joins processes of one host; use "
              "`tcp`");
     }
-    auto segment = shared_segment::open(boot_.size, there);
+    auto segment = open_at(there);
     if (segment == nullptr && errno == ENOENT && there.processes == here.processes) {
       throw init_error(text("rank ", boot_.rank, ": rank 0 died or gave up while the group came together",
                             boot_.store->check({gone_key}) ? ": " + boot_.store->get(gone_key) : ""));
     }
     return segment;
+  }
+
+  std::unique_ptr<shared_segment> open_at(const shared_file_address& there) {
+    try {
+      return shared_segment::open(boot_.size, there);
+    } catch (const resource_error& error) {
+      throw resource_error(tell_refusal(boot_, error.what()));
+    }
   }
 
   static constexpr const char* failed = "failed: ";

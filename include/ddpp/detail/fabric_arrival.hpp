@@ -104,11 +104,14 @@ inline void announce_arrival(fabric_memory& memory, int rank) {
   throw timeout_error(text("rank ", boot.rank, ": rank 0 did not come in time to the group of ", boot.size));
 }
 
-/// Tells the ranks that wait at the block why this one cannot come to it; throws the same.
-[[noreturn, gnu::cold]] inline void refuse(const bootstrap& boot, const std::string& why) {
+/// Tells the ranks that wait at the block why this one cannot come to it; returns the same.
+[[gnu::cold]] inline std::string tell_refusal(const bootstrap& boot, const std::string& why) {
   const std::string whole = text("rank ", boot.rank, ": ", why);
   boot.store->set("refused", whole);
-  throw init_error(whole);
+  return whole;
+}
+[[noreturn, gnu::cold]] inline void refuse(const bootstrap& boot, const std::string& why) {
+  throw init_error(tell_refusal(boot, why));
 }
 
 /// Looks for reasons elsewhere. Of one that has ended, and perhaps the store with it, the block may tell

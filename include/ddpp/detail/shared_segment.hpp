@@ -8,6 +8,8 @@
 
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/mapping.hpp>
+#include <ddpp/detail/named_file.hpp>
+#include <ddpp/detail/probe.hpp>
 #include <ddpp/detail/shared_file.hpp>
 #include <ddpp/detail/socket.hpp>
 #include <ddpp/detail/symmetric_window.hpp>
@@ -42,6 +44,8 @@ class shared_segment final : public fabric_memory {
     block_name nonce{};
     segment->address().name.copy(nonce.data(), nonce.size());
     segment->initialise(nonce);
+    segment->file_.open_doors();
+    DDPP_PROBE(segment_created);
     return segment;
   }
 
@@ -58,6 +62,11 @@ class shared_segment final : public fabric_memory {
     return segment;
   }
 
+  /// Another rank may have been killed while a window had a name.
+  ~shared_segment() override {
+    if (address().has_file_name()) remove_abandoned_files();
+  }
+
   const shared_file_address& address() const noexcept { return file_.address(); }
 
   /// All who belong here have come: from now on nobody else can.
@@ -68,6 +77,7 @@ class shared_segment final : public fabric_memory {
     struct flock lock = byte_of(rank);
     if (::fcntl(life_.get(), F_OFD_SETLK, &lock) == 0) {
       slot(rank).process.store(number_in(shared_file_address::here().process), std::memory_order_release);
+      DDPP_PROBE(life_shown);
       return;
     }
     if (errno == EAGAIN || errno == EACCES) {
@@ -102,25 +112,35 @@ class shared_segment final : public fabric_memory {
     const file_kind kind = address().has_file_name() ? file_kind::named : file_kind::anonymous;
     auto file = std::make_shared<shared_file>(
         shared_file::create(kind, symmetric_window::stride(bytes) * static_cast<std::size_t>(ranks())));
-    return {file->address().text(), map_window(*file, 0, bytes), file};
+    window_offer offer{file->address().text(), map_window(*file, 0, bytes), file};
+    file->open_doors();
+    DDPP_PROBE(window_offered);
+    return offer;
   }
 
   std::shared_ptr<symmetric_window> accept_window(const std::string& address, int rank,
                                                   std::size_t bytes) override {
     const shared_file file = shared_file::open(shared_file_address::parse(address));
     if (!file) throw resource_error(text("cannot open rank 0's shared memory: ", system_text(errno)));
-    return map_window(file, rank, bytes);
+    auto window = map_window(file, rank, bytes);
+    DDPP_PROBE(window_accepted);
+    return window;
   }
 
  private:
   [[gnu::cold]] shared_segment(int ranks, shared_file file)
       : fabric_memory(ranks),
         file_(std::move(file)),
-        life_(::open(text("/proc/self/fd/", file_.get()).c_str(), O_RDWR | O_CLOEXEC)),
+        life_(descriptor::open(
+            [this] { return ::open(text("/proc/self/fd/", file_.get()).c_str(), O_RDWR | O_CLOEXEC); })),
         mapping_(mapping::of_file(file_.get(), layout().total_bytes())) {
-    if (!life_)
-      throw resource_error(text("cannot open the shared memory segment through /proc: ", system_text(errno)));
+    if (!life_) {
+      const char* const what = "cannot open the shared memory segment through /proc";
+      throw_if_exhausted(what);
+      throw resource_error(text(what, ": ", system_text(errno)));
+    }
     set_base(mapping_.data());
+    DDPP_PROBE(segment_mapped);
   }
 
   /// Each rank reserves its own part, whose pages are then near it.
