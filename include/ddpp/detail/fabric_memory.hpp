@@ -9,6 +9,7 @@
 #pragma once
 
 #include <ddpp/agreement.hpp>
+#include <ddpp/detail/atomics.hpp>
 #include <ddpp/detail/block_name.hpp>
 #include <ddpp/detail/futex.hpp>
 #include <ddpp/detail/parking.hpp>
@@ -91,16 +92,20 @@ class state_board {
 };
 
 /// How far a rank is in the rounds of fabric_slots. The rest is written before `round`.
+template <class Atomics = native_atomics>
 struct alignas(64) fabric_arrival_flag {
-  std::atomic<std::uint64_t> round{0};
-  fingerprint print;
-  std::uint32_t history = 0;  ///< a hash of its collectives before this one
-  std::uint32_t window = 0;   ///< the symmetric one that its buffer lies in, or 0
-  std::uint64_t offset = 0;   ///< bytes into its part of the window
+  template <class T>
+  using plain = typename Atomics::template plain<T>;
+
+  typename Atomics::template atomic<std::uint64_t> round{0};
+  plain<fingerprint> print{};
+  plain<std::uint32_t> history{0};  ///< a hash of its collectives before this one
+  plain<std::uint32_t> window{0};   ///< the symmetric one that its buffer lies in, or 0
+  plain<std::uint64_t> offset{0};   ///< bytes into its part of the window
   // On a line that only a mismatch makes one read:
-  fingerprint before;  ///< its collective before this one
+  plain<fingerprint> before{};  ///< its collective before this one
 };
-static_assert(sizeof(fabric_arrival_flag) == 128);
+static_assert(sizeof(fabric_arrival_flag<>) == 128);
 
 /// What a rank says to a decision: see fabric_agreement.
 struct fabric_ballot {
@@ -137,7 +142,7 @@ struct alignas(64) fabric_slot {
   };
   chunk_flag chunks[fabric_chunks];
 
-  fabric_arrival_flag arrivals[2];  // for even and odd rounds
+  fabric_arrival_flag<> arrivals[2];  // for even and odd rounds
   alignas(64) std::atomic<std::uint64_t> reduced{0};
 
   alignas(64) fabric_ballot ballots[2];  // for even and odd numbers
@@ -191,6 +196,8 @@ struct window_offer {
 /// One rank's hold on the block. Destroying it lets go.
 class fabric_memory {
  public:
+  using atomics = native_atomics;
+
   virtual ~fabric_memory() = default;
   fabric_memory(const fabric_memory&) = delete;
   fabric_memory& operator=(const fabric_memory&) = delete;
@@ -238,6 +245,7 @@ class fabric_memory {
     reserve(layout_.staging() + static_cast<std::size_t>(rank) * 2 * fabric_slot_bytes,
             2 * fabric_slot_bytes);
   }
+  static constexpr std::size_t staging_bytes = fabric_slot_bytes;
   /// Not touched before its owner has reserved it.
   std::byte* staging(int rank, bool odd) const noexcept {
     return base_ + layout_.staging() +

@@ -39,11 +39,12 @@
 
 namespace ddpp::detail {
 
-class fabric_slots {
+template <class Memory, class Link, class Engine>
+class basic_fabric_slots {
  public:
-  static constexpr std::size_t bytes = fabric_slot_bytes;
+  static constexpr std::size_t bytes = Memory::staging_bytes;
 
-  fabric_slots(fabric_memory& memory, memory_link& link, message_engine& engine, int rank)
+  basic_fabric_slots(Memory& memory, Link& link, Engine& engine, int rank)
       : memory_(memory), link_(link), engine_(engine), rank_(rank) {}
 
   const std::shared_ptr<symmetric_windows>& windows() const noexcept { return windows_; }
@@ -90,7 +91,7 @@ class fabric_slots {
   /// This rank's slot is written; or its buffer is to be found in `place`.
   void arrive(const symmetric_place& place = {}) {
     DDPP_PROBE(slot_written);
-    fabric_arrival_flag& flag = arrival_of(rank_, round_);
+    arrival_flag& flag = arrival_of(rank_, round_);
     flag.print = print_;
     flag.history = history_;
     flag.before = before_;
@@ -108,7 +109,7 @@ class fabric_slots {
 
   /// Once it has arrived: where a rank's buffer is to be found, if it said so.
   symmetric_place place_of(int rank) const noexcept {
-    const fabric_arrival_flag& flag = arrival_of(rank, round_);
+    const arrival_flag& flag = arrival_of(rank, round_);
     return {flag.window, flag.offset};
   }
 
@@ -119,17 +120,22 @@ class fabric_slots {
   }
   void await_reductions(deadline until) {
     for (int peer = 0; peer < memory_.ranks(); ++peer) {
-      if (peer != rank_) await_flag(peer, memory_.slot(peer).reduced, round_, until);
+      if (peer == rank_) continue;
+      const auto& reduced = memory_.slot(peer).reduced;
+      engine_.wait_for(
+          peer, [&] { return reduced.load(std::memory_order_seq_cst) >= round_; }, until);
     }
   }
 
   void next_round() noexcept { ++round_; }
 
  private:
+  using arrival_flag = fabric_arrival_flag<typename Memory::atomics>;
+
   std::byte* slot(int rank, std::uint64_t round) const noexcept {
     return memory_.staging(rank, round % 2 != 0);
   }
-  fabric_arrival_flag& arrival_of(int rank, std::uint64_t round) const noexcept {
+  arrival_flag& arrival_of(int rank, std::uint64_t round) const noexcept {
     return memory_.slot(rank).arrivals[round % 2];
   }
 
@@ -145,7 +151,7 @@ class fabric_slots {
     DDPP_PROBE(arrival_seen);
     if (has_arrived(peer, round) && agrees(peer, round)) return;
     const int odd = odd_one(round);
-    const fabric_arrival_flag &mine = arrival_of(rank_, round), &theirs = arrival_of(odd, round);
+    const arrival_flag &mine = arrival_of(rank_, round), &theirs = arrival_of(odd, round);
     if (theirs.print != mine.print) engine_.fail_for({odd, mine.print, theirs.print});
     fail_for_history(round);
   }
@@ -154,7 +160,7 @@ class fabric_slots {
   }
   /// Only once it has arrived.
   bool agrees(int rank, std::uint64_t round) const noexcept {
-    const fabric_arrival_flag &mine = arrival_of(rank_, round), &theirs = arrival_of(rank, round);
+    const arrival_flag &mine = arrival_of(rank_, round), &theirs = arrival_of(rank, round);
     return theirs.print == mine.print && theirs.history == mine.history;
   }
   /// A rank that has arrived and does not agree, or -1.
@@ -163,10 +169,6 @@ class fabric_slots {
       if (has_arrived(rank, round) && !agrees(rank, round)) return rank;
     }
     return -1;
-  }
-  void await_flag(int peer, const std::atomic<std::uint64_t>& flag, std::uint64_t round, deadline until) {
-    engine_.wait_for(
-        peer, [&] { return flag.load(std::memory_order_seq_cst) >= round; }, until);
   }
 
   /// All are in the same collective, but were not in the one before. (Of those that need no answer, such as a
@@ -178,7 +180,7 @@ class fabric_slots {
       ranks = link_.survey();
       complete = true;
       for (int rank = 0; rank < memory_.ranks(); ++rank) {
-        const fabric_arrival_flag& flag = arrival_of(rank, round);
+        const arrival_flag& flag = arrival_of(rank, round);
         const bool came = has_arrived(rank, round);
         if (came) ranks[static_cast<std::size_t>(rank)].last = flag.before;
         complete = complete && came;
@@ -202,9 +204,9 @@ class fabric_slots {
       0xd1b54a32d192ed03u, 0xaef17502108ef2d9u, 0xf1357aea2e62a9c5u, 0xc2b2ae3d27d4eb4fu,
       0x9fb21c651e98df25u};
 
-  fabric_memory& memory_;
-  memory_link& link_;
-  message_engine& engine_;
+  Memory& memory_;
+  Link& link_;
+  Engine& engine_;
   const int rank_;
   std::shared_ptr<symmetric_windows> windows_ = std::make_shared<symmetric_windows>(rank_);
   bool is_open_ = false;
@@ -213,5 +215,7 @@ class fabric_slots {
   std::uint64_t round_ = 1;        // the one that begins, or has begun
   std::uint64_t all_arrived_ = 0;  // a round in which all are known to have arrived
 };
+
+using fabric_slots = basic_fabric_slots<fabric_memory, memory_link, message_engine>;
 
 }  // namespace ddpp::detail
