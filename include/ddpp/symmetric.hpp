@@ -11,6 +11,7 @@
 #include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -136,7 +137,7 @@ symmetric_buffer<T> allocate_symmetric(C& comm, std::size_t count) {
       std::string refused;
       comm.run(detail::fingerprint_of<T>(collective::allocate_symmetric, count), [&](C& inside) {
         try {
-          part = detail::make_window(inside, count * sizeof(T));
+          part = detail::make_window(inside, std::max<std::size_t>(count * sizeof(T), 1));
         } catch (const resource_error& error) {  // which all ranks throw, so the group is as it was
           refused = error.what();
         }
