@@ -21,6 +21,7 @@
 #include <ddpp/detail/bucket_slab.hpp>
 #include <ddpp/detail/model.hpp>
 #include <ddpp/detail/scaling.hpp>
+#include <ddpp/detail/shared_core.hpp>
 #include <ddpp/detail/step_record.hpp>
 #include <ddpp/detail/step_trace.hpp>
 #include <ddpp/error.hpp>
@@ -399,6 +400,7 @@ class reducer {
 
   void reduce(C& inside, std::size_t index, bool keep) {
     {
+      const beside_computation here;
       const stopwatch measured(communicating_);
       const step_trace::span traced(trace_, step_trace::lane::communication, "reduction of bucket",
                                     static_cast<int>(index));

@@ -20,6 +20,7 @@
 #include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/detail/operation.hpp>
 #include <ddpp/detail/peer_set.hpp>
+#include <ddpp/detail/shared_core.hpp>
 #include <ddpp/detail/staging.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
@@ -35,7 +36,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <sched.h>
 #include <span>
 #include <string>
 #include <utility>
@@ -722,17 +722,18 @@ class message_engine {
   }
 
   template <class Arrived>
-  bool spin_for(Arrived& arrived) const {
+  bool spin_for(Arrived& arrived) {
     const int quick = spin_.yield ? 0 : quick_tries;
     for (int i = 0; i < quick; ++i) {
       if (arrived()) return true;
       pause();
     }
-    const deadline end = std::chrono::steady_clock::now() + longest_spin;
+    deadline now = std::chrono::steady_clock::now();
+    const deadline end = now + longest_spin;
     do {
-      ::sched_yield();
+      if (!core_.yield(now)) return false;
       if (arrived()) return true;
-    } while (std::chrono::steady_clock::now() < end);
+    } while (now < end);
     return false;
   }
 
@@ -766,6 +767,7 @@ class message_engine {
     deadline latest = until;         // of it all
     std::uint64_t seen = 0;
     int bursts = 0;
+    deadline now = {};  // the last look at the clock since something moved
     for (int i = 1; i <= spin_.tries; ++i) {
       std::uint64_t moved = 0;
       {
@@ -776,9 +778,10 @@ class message_engine {
       if (moved != seen) {
         seen = moved;
         end = deadline::max();
+        now = {};
         i = 0;
         if (++bursts % 64 == 0) {
-          const deadline now = clock::now();
+          now = clock::now();
           if (bursts == 64) latest = std::min(until, now + longest_stretch);
           if (now >= latest) break;
         }
@@ -787,8 +790,8 @@ class message_engine {
         pause();
         continue;
       }
-      ::sched_yield();
-      const deadline now = clock::now();
+      if (now == deadline{}) now = clock::now();
+      if (!core_.yield(now)) break;
       if (end == deadline::max()) end = now + longest_spin;
       if (now >= end) break;
     }
@@ -859,6 +862,7 @@ class message_engine {
   const int rank_;
   message_link& link_;
   const spin_policy spin_;
+  shared_core core_;
   const fork_guard guard_;
 
   mutable std::mutex mutex_;  // guards all below that is not atomic
