@@ -77,7 +77,8 @@ struct fingerprint {
   std::uint16_t element_size = 0;
   std::uint8_t type = 0;  ///< a ddpp::dtype
   collective op = collective::none;
-  std::uint32_t counts = 0;  ///< a hash of the counts of a _v collective, else 0
+  /// A hash of the counts of a _v collective, else 0; and in a bucket's reduction, of which bucket it is.
+  std::uint32_t counts = 0;
 
   friend bool operator==(const fingerprint&, const fingerprint&) = default;
 };

@@ -71,6 +71,7 @@ class reducer {
         slab_(of),
         usage_counts_(of.slots()) {
     lay_out(assign_buckets_last_first(slab_.sizes(), options_.bucket_limits));
+    comm_.run({.op = collective::hook}, [&](C& inside) { birth_ = inside.print().sequence; });
   }
   reducer(const reducer&) = delete;
   reducer& operator=(const reducer&) = delete;
@@ -382,9 +383,15 @@ class reducer {
     const fingerprint print{.count = b.count(),
                             .element_size = static_cast<std::uint16_t>(b.element_size),
                             .type = static_cast<std::uint8_t>(b.dtype),
-                            .op = collective::hook};
+                            .op = collective::hook,
+                            .counts = name_of_bucket(index)};
     progress_[index].reduction =
         comm_.start(print, [this, index, keep](C& inside) { reduce(inside, index, keep); });
+  }
+
+  /// Tells buckets apart, those of several models on one communicator too.
+  std::uint32_t name_of_bucket(std::size_t index) const noexcept {
+    return static_cast<std::uint32_t>(birth_ * 4099 + index + 1);
   }
 
   void start_weight_reduction() {
@@ -471,7 +478,8 @@ class reducer {
     for (; next_ + 1 < progress_.size(); ++next_) start_bucket(next_, false);
     for (bucket_progress& b : progress_) b.reduction = {};
     weight_reduction_ = {};
-    comm_.run({.count = next_, .op = collective::step_given_up}, [](C& inside) { ddpp::barrier(inside); });
+    comm_.run({.op = collective::step_given_up, .counts = name_of_bucket(next_)},
+              [](C& inside) { ddpp::barrier(inside); });
   }
 
   C comm_;
@@ -505,6 +513,7 @@ class reducer {
   std::atomic<std::size_t> finished_{0};
   std::atomic<std::uint64_t> synchronised_steps_{0};
   std::atomic<std::int64_t> waiting_{0}, communicating_{0};
+  std::uint64_t birth_ = 0;  // the number of the collective that this was: the same on all ranks
   const int exceptions_at_birth_ = std::uncaught_exceptions();
 };
 

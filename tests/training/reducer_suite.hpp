@@ -239,6 +239,15 @@ void several_models_and_groups() {
       EXPECT(a.all(1.5f + float(s)) && b.all(3.0f + float(s)));
       EXPECT(c.all(float(1 + comm.rank() % 2 + s)));
     }
+    text_of<ddpp::mismatch_error>([&] {
+      begin(3);
+      if (comm.rank() == 2) second.mark_ready(0);  // before, and not after: its bucket comes first here
+      first.mark_ready(0), first.wait();
+      if (comm.rank() != 2) second.mark_ready(0);
+      second.wait();
+    });
+    in_half.mark_ready(0), in_half.wait();  // another group
+    EXPECT(c.all(float(1 + comm.rank() % 2 + 3)));
   });
 }
 

@@ -43,7 +43,7 @@ namespace detail {
   }
   if (print.root >= 0) detail("root ", print.root);
   if (print.algorithm != 0) detail("algorithm ", detail::algorithm_name(print.algorithm));
-  if (print.counts != 0) detail("counts with hash ", detail::hex(print.counts));
+  if (print.counts != 0) detail("counts or bucket with hash ", detail::hex(print.counts));
   if (text.size() != name_ends) text += ')';
   return text;
 }

@@ -112,6 +112,7 @@ class group {
   void run_nested(script_scope& outer, fingerprint print, Script&& script) {
     print.sequence = outer.print.sequence;
     print.step = ++outer.steps;
+    print.counts ^= outer.print.counts;
     script_scope scope{outer.until, print, outer.steps};
     translate_failures(print, [&] {
       announce(print);
