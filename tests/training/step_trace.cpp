@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <fstream>
@@ -28,6 +29,37 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
   std::size_t count = 0;
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
   return count;
+}
+
+/// One line of a trace. Times in microseconds, a duration of 0 for an instant.
+struct event {
+  std::string name;
+  double begin = 0, duration = 0;
+  double end() const { return begin + duration; }
+};
+
+std::vector<event> events_of(const std::string& trace) {
+  const auto number = [](const std::string& line, const char* key) {
+    const std::size_t at = line.find(key);
+    return at == std::string::npos ? 0 : std::stod(line.substr(at + std::strlen(key)));
+  };
+  std::vector<event> events;
+  std::istringstream lines(trace);
+  const std::string before = "{\"name\": \"";
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(before) || line.find("\"ts\": ") == std::string::npos) continue;
+    events.push_back({line.substr(before.size(), line.find('"', before.size()) - before.size()),
+                      number(line, "\"ts\": "), number(line, "\"dur\": ")});
+  }
+  return events;
+}
+
+std::vector<event> named(const std::vector<event>& events, const std::string& name) {
+  std::vector<event> some;
+  for (const event& each : events) {
+    if (each.name == name) some.push_back(each);
+  }
+  return some;
 }
 
 void train(int steps) {
@@ -62,6 +94,28 @@ TEST_CASE("each rank writes when buckets were ready, reduced and waited for") {
                              "reduction of bucket 1", "forward and backward", "\"wait\""}) {
       CAPTURE(each);
       CHECK(occurrences(trace, each) == 3);
+    }
+
+    // A step is a computation and then a wait; a bucket's reduction begins when it is ready, after the bucket
+    // before it, and ends before the wait does.
+    constexpr double rounding = 1e-3;  // of sums
+    const std::vector<event> events = events_of(trace);
+    CHECK(events.size() == 18);
+    for (std::size_t s = 0; s < 3; ++s) {
+      const event computation = named(events, "forward and backward")[s], wait = named(events, "wait")[s];
+      CHECK(computation.duration > 0);
+      CHECK(computation.end() <= wait.begin + rounding);
+      double free_from = computation.begin;
+      for (const std::string bucket : {"bucket 0", "bucket 1"}) {
+        const event ready = named(events, bucket + " ready")[s];
+        const event reduction = named(events, "reduction of " + bucket)[s];
+        CHECK(ready.begin >= computation.begin);
+        CHECK(ready.begin <= computation.end() + rounding);
+        CHECK(reduction.begin >= ready.begin);
+        CHECK(reduction.begin >= free_from - rounding);
+        CHECK(reduction.end() <= wait.end() + rounding);
+        free_from = reduction.end();
+      }
     }
   }
 }
