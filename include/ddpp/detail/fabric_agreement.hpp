@@ -15,7 +15,6 @@
 
 #include <ddpp/agreement.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
-#include <ddpp/detail/futex.hpp>
 #include <ddpp/detail/probe.hpp>
 #include <ddpp/failure.hpp>
 
@@ -29,9 +28,10 @@
 
 namespace ddpp::detail {
 
+template <class Memory>
 class fabric_agreement {
  public:
-  fabric_agreement(fabric_memory& memory, int rank) : memory_(memory), rank_(rank) {}
+  fabric_agreement(Memory& memory, int rank) : memory_(memory), rank_(rank) {}
 
   /// See `has_agreement`.
   verdict decide(std::uint64_t number, const ballot& mine, deadline until) {
@@ -43,8 +43,8 @@ class fabric_agreement {
       if (all_came(number) || now >= until) {
         conclude(number);
       } else {
-        futex_wait(memory_.header().agreement_bell, rung,
-                   std::min<std::chrono::nanoseconds>(until - now, death_watch));
+        Memory::atomics::wait(memory_.header().agreement_bell, rung,
+                              std::min<std::chrono::nanoseconds>(until - now, death_watch));
       }
     }
   }
@@ -58,12 +58,12 @@ class fabric_agreement {
     return static_cast<int>(memory_.header().decided.load() & ((std::uint64_t{1} << rank_bits) - 1));
   }
 
-  fabric_ballot& ballot_of(int rank, std::uint64_t number) const noexcept {
+  auto& ballot_of(int rank, std::uint64_t number) const noexcept {
     return memory_.slot(rank).ballots[number % 2];
   }
 
   void vote(std::uint64_t number, const ballot& mine) {
-    fabric_ballot& ballot = ballot_of(rank_, number);
+    auto& ballot = ballot_of(rank_, number);
     ballot.decision = mine.decision;
     ballot.yes = mine.yes;
     const std::size_t length = std::min(mine.note.size(), longest_note);
@@ -77,12 +77,12 @@ class fabric_agreement {
 
   void ring() {
     memory_.header().agreement_bell.fetch_add(1);
-    futex_wake_all(memory_.header().agreement_bell);
+    Memory::atomics::wake_all(memory_.header().agreement_bell);
   }
 
   // A rank may vote and go: its vote counts.
   attendance attendance_of(int rank, std::uint64_t number) const {
-    const fabric_slot& slot = memory_.slot(rank);
+    const auto& slot = memory_.slot(rank);
     const bool is_there =
         slot.presence.load() == fabric_presence::here && (rank == rank_ || memory_.exists(rank));
     if (ballot_of(rank, number).number.load() == number) return attendance::voted;
@@ -119,7 +119,7 @@ class fabric_agreement {
       const attendance came = memory_.attended(number % 2 != 0, by, rank).load();
       result.ranks[static_cast<std::size_t>(rank)] = came;
       if (came != attendance::voted) continue;
-      const fabric_ballot& ballot = ballot_of(rank, number);
+      const auto& ballot = ballot_of(rank, number);
       result.yes = result.yes && ballot.yes;
       if (first) {
         for (std::size_t i = 0; i < ballot.note_bytes.load(); ++i) result.note += ballot.note[i].load();
@@ -136,7 +136,7 @@ class fabric_agreement {
     return missed;
   }
 
-  fabric_memory& memory_;
+  Memory& memory_;
   const int rank_;
 };
 

@@ -11,10 +11,11 @@
 #include <ddpp/agreement.hpp>
 #include <ddpp/detail/atomics.hpp>
 #include <ddpp/detail/block_name.hpp>
+#include <ddpp/detail/chunk_pool.hpp>
 #include <ddpp/detail/futex.hpp>
 #include <ddpp/detail/parking.hpp>
-#include <ddpp/detail/probe.hpp>
 #include <ddpp/detail/spsc_ring.hpp>
+#include <ddpp/detail/state_board.hpp>
 #include <ddpp/detail/symmetric_window.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
@@ -28,7 +29,6 @@
 #include <cstring>
 #include <memory>
 #include <new>
-#include <optional>
 #include <string>
 
 namespace ddpp::detail {
@@ -52,44 +52,6 @@ struct fabric_entry {
 static_assert(sizeof(fabric_entry) == 256);
 
 using fabric_ring = spsc_ring<fabric_entry, fabric_ring_slots>;
-
-/// The collective that a rank is in: written by it, read by anyone at any time.
-/// A reader that sees any word of a newer state also sees the odd version stored before it (release and
-/// acquire on the words), and so does not take a mixture for a state.
-class state_board {
- public:
-  void write(const fingerprint& print, bool inside) noexcept {
-    words state{};
-    std::memcpy(state.data(), &print, sizeof print);
-    state.back() = inside ? 1 : 0;
-    const std::uint32_t version = version_.load(std::memory_order_relaxed);
-    version_.store(version + 1, std::memory_order_relaxed);
-    DDPP_PROBE(board_half_written);
-    for (std::size_t i = 0; i < state.size(); ++i) words_[i].store(state[i], std::memory_order_release);
-    version_.store(version + 2, std::memory_order_release);
-  }
-
-  /// Empty if the rank was writing all the time (it may have died at it).
-  std::optional<rank_state> read() const noexcept {
-    for (int tries = 0; tries < 1000; ++tries) {
-      const std::uint32_t version = version_.load(std::memory_order_acquire);
-      words state{};
-      for (std::size_t i = 0; i < state.size(); ++i) state[i] = words_[i].load(std::memory_order_acquire);
-      if (version % 2 != 0 || version_.load(std::memory_order_relaxed) != version) continue;
-      rank_state read;
-      std::memcpy(static_cast<void*>(&read.last), state.data(), sizeof read.last);
-      read.inside = state.back() != 0;
-      return read;
-    }
-    return std::nullopt;
-  }
-
- private:
-  using words = std::array<std::uint64_t, sizeof(fingerprint) / 8 + 1>;
-
-  std::atomic<std::uint32_t> version_{0};
-  std::array<std::atomic<std::uint64_t>, sizeof(fingerprint) / 8 + 1> words_{};
-};
 
 /// How far a rank is in the rounds of fabric_slots. The rest is written before `round`.
 template <class Atomics = native_atomics>
@@ -126,7 +88,7 @@ inline constexpr std::uint32_t wake_for_room = 2;
 struct alignas(64) fabric_slot {
   detail::parking<> parking;  // of the rank's leader
   alignas(64) std::atomic<fabric_presence> presence{fabric_presence::absent};
-  alignas(64) state_board board;
+  alignas(64) state_board<> board;
   std::atomic<std::int64_t> process{0};  // its number in /proc; 0: not known
 
   // Why the group fails, in this rank's words: written once, before the compare-exchange of `first_failure`.
@@ -135,12 +97,7 @@ struct alignas(64) fabric_slot {
   std::uint64_t failure_length{0};
   char failure_text[longest_failure_text]{};
 
-  // The rank's chunks: it sets a flag when it hands the chunk out, the receiver clears it when it has read
-  // it.
-  struct alignas(64) chunk_flag {
-    std::atomic<std::uint32_t> taken{0};
-  };
-  chunk_flag chunks[fabric_chunks];
+  chunk_flag<> chunks[fabric_chunks];
 
   fabric_arrival_flag<> arrivals[2];  // for even and odd rounds
   alignas(64) std::atomic<std::uint64_t> reduced{0};

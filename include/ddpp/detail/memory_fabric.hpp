@@ -5,12 +5,12 @@
 // the entry, larger ones in chunks of the sender's pool, which the receiver copies out (or shows to its user)
 // and gives back. A send is done when all its pieces are in the ring.
 //
-// Sharing the pool: a destination that holds h chunks gets another one only while more than h are free. So
-// one destination gets at most half, some are left for the next, and how much depends on how many compete.
-// Who holds none and finds none sends small pieces instead: a slow peer never stops what goes to another.
+// A peer that holds no chunk while none is to be had gets small pieces: a slow one never stops what goes to
+// another.
 #pragma once
 
 #include <ddpp/concepts.hpp>
+#include <ddpp/detail/chunk_pool.hpp>
 #include <ddpp/detail/copy.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/message_engine.hpp>
@@ -21,7 +21,6 @@
 #include <ddpp/fingerprint.hpp>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -30,7 +29,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace ddpp::detail {
@@ -41,9 +39,8 @@ class memory_link final : public message_link {
       : memory_(memory),
         rank_(rank),
         mine_(memory.slot(rank)),
-        peers_(static_cast<std::size_t>(memory.ranks())) {
-    holder_.fill(nobody);
-  }
+        pool_(mine_.chunks, memory.ranks()),
+        peers_(static_cast<std::size_t>(memory.ranks())) {}
 
   /// Goodbye: what has been sent stays to be received.
   void leave() noexcept {
@@ -187,10 +184,10 @@ class memory_link final : public message_link {
   struct peer_state {
     producer outgoing;
     consumer incoming;
-    int chunks_held = 0;  // of this rank's, by the peer
   };
 
-  static constexpr int nobody = -1;
+  using chunks = chunk_pool<fabric_chunks>;
+
   static constexpr int most_pieces_at_once = 16;  // so that others get the mutex
   static constexpr std::chrono::milliseconds longest_nap{10};
   static constexpr std::chrono::milliseconds longest_survey{100};
@@ -204,13 +201,13 @@ class memory_link final : public message_link {
     if (entry == nullptr) return false;
     std::size_t bytes = op.bytes - op.moved;
     std::byte* to = entry->inline_bytes;
-    entry->chunk = nobody;
+    entry->chunk = chunks::none;
     if (bytes > fabric_inline_bytes) {
-      entry->chunk = take_chunk(peer);
-      if (entry->chunk != nobody) {
+      entry->chunk = pool_.take(peer);
+      if (entry->chunk != chunks::none) {
         to = memory_.chunk(rank_, entry->chunk);
         bytes = std::min(bytes, fabric_chunk_bytes);
-      } else if (at(peer).chunks_held == 0) {
+      } else if (!pool_.holds_any(peer)) {
         bytes = fabric_inline_bytes;
       } else {
         return false;
@@ -227,27 +224,6 @@ class memory_link final : public message_link {
     memory_.slot(peer).parking.wake(wake_for_messages);
     engine.sent(op, bytes);
     return true;
-  }
-
-  // The lowest free one, as it is likeliest to be in the cache.
-  std::int32_t take_chunk(int peer) noexcept {
-    int free = 0;
-    std::int32_t lowest = nobody;
-    for (std::int32_t number = fabric_chunks - 1; number >= 0; --number) {
-      int& holder = holder_[static_cast<std::size_t>(number)];
-      if (holder != nobody && mine_.chunks[number].taken.load(std::memory_order_seq_cst) == 0) {
-        --at(std::exchange(holder, nobody)).chunks_held;
-      }
-      if (holder != nobody) continue;
-      ++free;
-      lowest = number;
-    }
-    if (free <= at(peer).chunks_held) return nobody;
-    holder_[static_cast<std::size_t>(lowest)] = peer;
-    ++at(peer).chunks_held;
-    mine_.chunks[lowest].taken.store(1, std::memory_order_relaxed);  // seen with the entry
-    DDPP_PROBE(chunk_taken);
-    return lowest;
   }
 
   // Receiving.
@@ -271,13 +247,13 @@ class memory_link final : public message_link {
       return false;
     }
     const std::int32_t chunk = entry->chunk;
-    const std::span<const std::byte> piece(chunk == nobody ? entry->inline_bytes : memory_.chunk(peer, chunk),
-                                           entry->piece_bytes);
-    if (chunk != nobody && whole && engine.wants_view(peer)) {
+    const std::span<const std::byte> piece(
+        chunk == chunks::none ? entry->inline_bytes : memory_.chunk(peer, chunk), entry->piece_bytes);
+    if (chunk != chunks::none && whole && engine.wants_view(peer)) {
       engine.lend(peer, piece, chunk);
     } else {
       engine.deliver(peer, piece);
-      if (chunk != nobody) release_chunk(peer, chunk);
+      if (chunk != chunks::none) release_chunk(peer, chunk);
     }
     DDPP_PROBE(entry_read);
     incoming.pop();
@@ -288,7 +264,7 @@ class memory_link final : public message_link {
 
   void release_chunk(int peer, int chunk) noexcept {
     fabric_slot& owner = memory_.slot(peer);
-    owner.chunks[chunk].taken.store(0, std::memory_order_seq_cst);
+    owner.chunks[chunk].release();
     DDPP_PROBE(chunk_released);
     owner.parking.wake(wake_for_room);
   }
@@ -328,9 +304,9 @@ class memory_link final : public message_link {
   fabric_memory& memory_;
   const int rank_;
   fabric_slot& mine_;
+  chunks pool_;
   std::vector<peer_state> peers_;
-  std::array<int, fabric_chunks> holder_;  // who holds each of this rank's chunks
-  deadline watched_ = {};                  // the leader's
+  deadline watched_ = {};  // the leader's
 };
 
 }  // namespace ddpp::detail
