@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What becomes of a shared segment when ranks die, do not come, come twice, fork, or cannot see each other.
+// What becomes of a shared segment when ranks die, do not come, come twice, or fork.
 #include <ddpp/backends/shm.hpp>
 #include <ddpp/backends/threads.hpp>
 #include <ddpp/barrier.hpp>
@@ -22,10 +22,8 @@
 #include <memory>
 #include <optional>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <string>
-#include <sys/mount.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <thread>
@@ -33,7 +31,6 @@
 #include <unistd.h>
 #include <vector>
 
-#include "../skip.hpp"
 #include "../support/transport_life.hpp"
 
 namespace {
@@ -453,71 +450,4 @@ TEST_CASE("a rank that waits sleeps") {
       receive(t, 1, 0, 1);
     }
   });
-}
-
-TEST_CASE("ranks in namespaces of their own meet at a segment with a name, which then goes") {
-  // The last rank sees another /proc, so not rank 0's descriptors.
-  const auto hide = [] {
-    return ::unshare(CLONE_NEWPID | CLONE_NEWNS) == 0 &&
-           ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
-  };
-  const auto in_namespace = [&](const auto& body) {
-    return fork_child([&] {
-      if (!hide()) ::_exit(77);
-      const int status = status_of(fork_child([&] {
-        if (::mount("proc", "/proc", "proc", 0, nullptr) != 0) ::_exit(77);
-        body();
-      }));
-      if (status != 0) ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
-    });
-  };
-  if (status_of(in_namespace([] {})) != 0) {
-    ddpp::testing::skip("cannot make namespaces");
-    return;
-  }
-  SUBCASE("it works") {
-    const scratch_directory directory;
-    const auto talk = [&](int rank) {
-      shm t(bootstrap_of(rank, 3, store_in(directory)), {});
-      for (int peer = 0; peer < 3; ++peer) send(t, 100'000, peer, 0);
-      for (int peer = 0; peer < 3; ++peer) receive(t, 100'000, peer, 0);
-      EXPECT(segments_in_dev_shm() <= 1);
-    };
-    const pid_t first = fork_child([&] { talk(0); }), second = fork_child([&] { talk(1); });
-    const pid_t third = in_namespace([&] { talk(2); });
-    CHECK(status_of(first) == 0);
-    CHECK(status_of(second) == 0);
-    CHECK(status_of(third) == 0);
-    CHECK(segments_in_dev_shm() == 0);
-  }
-  SUBCASE("too little room in /dev/shm is an error on all ranks that says how much is needed") {
-    const scratch_directory directory;
-    const auto fail = [&](int rank) {
-      const std::string text =
-          message_of<ddpp::resource_error>([&] { shm t(bootstrap_of(rank, 2, store_in(directory)), {}); });
-      EXPECT(contains(text, "bytes needed") && contains(text, "bytes available"));
-    };
-    const auto in_small = [&](int rank) {
-      return in_namespace([&, rank] {
-        if (::mount("none", "/dev/shm", "tmpfs", 0, "size=256k") != 0) ::_exit(77);
-        fail(rank);
-        EXPECT(segments_in_dev_shm() == 0);
-      });
-    };
-    const pid_t first = in_small(0), second = in_small(1);
-    CHECK(status_of(first) == 0);
-    CHECK(status_of(second) == 0);
-  }
-  SUBCASE("no common place at all") {
-    const scratch_directory directory;
-    const pid_t other = in_namespace([&] {
-      if (::mount("none", "/dev/shm", "tmpfs", 0, nullptr) != 0) ::_exit(77);
-      EXPECT(contains(
-          message_of<ddpp::init_error>([&] { shm t(bootstrap_of(1, 2, store_in(directory)), {}); }), "tcp"));
-    });
-    CHECK(contains(message_of<ddpp::init_error>([&] { shm t(bootstrap_of(0, 2, store_in(directory)), {}); }),
-                   "tcp"));
-    CHECK(status_of(other) == 0);
-    CHECK(segments_in_dev_shm() == 0);
-  }
 }

@@ -95,7 +95,7 @@ class segment_meeting {
   }
 
   bool meet(shared_segment& segment, const std::function<void()>& meanwhile) {
-    segment.show_life(boot_.rank);
+    or_tell([&] { segment.show_life(boot_.rank); });
     return come_together(segment, boot_, meanwhile);
   }
 
@@ -116,14 +116,19 @@ class segment_meeting {
   [[gnu::cold]] std::unique_ptr<shared_segment> open(const char* key) {
     const std::string word = first_word_of_rank_0(boot_, key);
     if (word.starts_with(failed)) throw resource_error(word.substr(std::string_view(failed).size()));
-    const shared_file_address there = shared_file_address::parse(word);
+    std::unique_ptr<shared_segment> segment;
+    or_tell([&] { segment = open_at(shared_file_address::parse(word)); });
+    return segment;
+  }
+
+  std::unique_ptr<shared_segment> open_at(const shared_file_address& there) {
     const shared_file_address here = shared_file_address::here();
     if (there.host != here.host) {
       refuse(boot_,
              "this rank is on another host than rank 0. The backend `shm` joins processes of one host; use "
              "`tcp`");
     }
-    auto segment = open_at(there);
+    auto segment = shared_segment::open(boot_.size, there);
     if (segment == nullptr && errno == ENOENT && there.processes == here.processes) {
       throw init_error(text("rank ", boot_.rank, ": rank 0 died or gave up while the group came together",
                             boot_.store->check({gone_key}) ? ": " + boot_.store->get(gone_key) : ""));
@@ -131,11 +136,13 @@ class segment_meeting {
     return segment;
   }
 
-  std::unique_ptr<shared_segment> open_at(const shared_file_address& there) {
+  /// What this rank lacks keeps the others from having a group.
+  template <class F>
+  void or_tell(F f) {
     try {
-      return shared_segment::open(boot_.size, there);
+      f();
     } catch (const resource_error& error) {
-      throw resource_error(tell_refusal(boot_, error.what()));
+      throw resource_error(boot_.size > 1 ? tell_refusal(boot_, error.what()) : error.what());
     }
   }
 

@@ -160,20 +160,33 @@ class shared_file {
   /// Pages are there before anyone touches them: a full file system is an error here, not a SIGBUS later.
   /// Throws `resource_error` with the bytes needed and available.
   [[gnu::cold]] static void reserve(int fd, std::size_t offset, std::size_t bytes) {
-    // Much more than there is would not be an error, but make the system kill processes.
-    int code = bytes >= much && bytes > available_memory() ? ENOMEM : 0;
-    while (code == 0 && ::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
-      if (errno != EINTR) code = errno;
+    constexpr std::size_t piece = std::size_t{1} << 20;  // a signal undoes the call that it interrupts
+    check_room(fd, bytes);
+    for (std::size_t done = 0; done < bytes;) {
+      const std::size_t length = std::min(piece, bytes - done);
+      if (::fallocate(fd, 0, static_cast<off_t>(offset + done), static_cast<off_t>(length)) == 0) {
+        done += length;
+      } else if (errno != EINTR) {
+        throw_no_room(bytes, available(fd) + done, errno);
+      }
     }
-    if (code == 0) return;
-    throw resource_error(text("cannot reserve shared memory: ", bytes, " bytes needed, ", available(fd),
-                              " bytes available: ", system_text(code)));
+  }
+
+  /// Throws what reserve() throws if it is clear that there is not so much. (To reserve more memory than
+  /// there is would not be an error, but make the system kill processes.)
+  [[gnu::cold]] static void check_room(int fd, std::size_t bytes) {
+    constexpr std::size_t too_little_to_ask = std::size_t{8} << 20;
+    if (bytes < too_little_to_ask) return;
+    if (const std::size_t there = available(fd); there < bytes) throw_no_room(bytes, there, ENOMEM);
   }
 
  private:
   shared_file() = default;
 
-  static constexpr std::size_t much = std::size_t{8} << 20;
+  [[noreturn, gnu::cold]] static void throw_no_room(std::size_t needed, std::size_t there, int code) {
+    throw resource_error(text("cannot reserve shared memory: ", needed, " bytes needed, ", there,
+                              " bytes available: ", system_text(code)));
+  }
 
   [[gnu::cold]] static std::size_t available(int fd) {
     struct statvfs space {};

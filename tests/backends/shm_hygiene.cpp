@@ -1,0 +1,555 @@
+// SPDX-License-Identifier: BSL-1.0
+// Shared memory where there is little of it, where parts of the system are forbidden, where others have been
+// before: a clear error on all ranks or another way, never SIGBUS, and nothing is left behind.
+#include <ddpp/all_reduce.hpp>
+#include <ddpp/backends/shm.hpp>
+#include <ddpp/communicator.hpp>
+#include <ddpp/distributed_data_parallel.hpp>
+#include <ddpp/error.hpp>
+#include <ddpp/file_store.hpp>
+#include <ddpp/init.hpp>
+#include <ddpp/symmetric.hpp>
+#include <ddpp/tcp_store.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <memory>
+#include <sched.h>
+#include <signal.h>
+#include <string>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include "../skip.hpp"
+#include "../support/leftovers.hpp"
+#include "../support/ranks.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using ddpp::shm;
+using support::bootstrap_of;
+using support::fork_child;
+using support::holdings;
+using support::nothing_left;
+using support::says;
+using support::scratch_directory;
+using support::soon;
+using support::status_of;
+using support::text_of;
+
+constexpr std::size_t mib = std::size_t{1} << 20;
+constexpr int cannot = 77;
+
+// Processes.
+
+/// A child that ends at the latest when its parent or its time does.
+template <class F>
+pid_t process(F body) {
+  return fork_child([&] {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::alarm(100);
+    body();
+  });
+}
+
+void expect_all_end_well(const std::vector<pid_t>& children, const std::string& what) {
+  std::string failed;
+  for (std::size_t i = 0; i < children.size(); ++i) {
+    const int status = status_of(children[i]);
+    if (status != 0)
+      failed += " " + what + " " + std::to_string(i) + " with status " + std::to_string(status);
+  }
+  EXPECT(failed.empty() || (std::fprintf(stderr, "ended badly:%s\n", failed.c_str()), false));
+}
+
+/// body(rank, where the store is) in a process for each rank.
+template <class F>
+void run_ranks(int size, F body) {
+  const scratch_directory directory;
+  const ddpp::file_store kept(
+      directory.file("store"));  // else it goes when a rank has left before others come
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.push_back(process([&] { body(rank, directory.file("store")); }));
+  }
+  expect_all_end_well(ranks, "rank");
+}
+
+ddpp::bootstrap meeting_at(const std::string& path, int rank, int size) {
+  return bootstrap_of(rank, size, std::make_shared<ddpp::file_store>(path));
+}
+
+// Places.
+
+/// This process gets namespaces of its own, by being root in one of users if need be.
+bool unshare(int kinds) {
+  if (::unshare(kinds) != 0) {
+    const std::string user = "0 " + std::to_string(::getuid()) + " 1",
+                      group = "0 " + std::to_string(::getgid()) + " 1";
+    if (::unshare(kinds | CLONE_NEWUSER) != 0) return false;
+    std::ofstream("/proc/self/uid_map") << user;
+    std::ofstream("/proc/self/setgroups") << "deny";
+    std::ofstream("/proc/self/gid_map") << group;
+  }
+  return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+}
+
+/// Runs f in a process whose /dev/shm is a new one with so much room, where it leaves nothing.
+template <class F>
+pid_t on_host(const std::string& room, F f) {
+  return process([&] {
+    if (!unshare(CLONE_NEWNS) || ::mount("none", "/dev/shm", "tmpfs", 0, ("size=" + room).c_str()) != 0)
+      ::_exit(cannot);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    const holdings before = holdings::now();
+    f();
+    const std::string left = before.left_since();
+    EXPECT(left.empty() || (std::fprintf(stderr, "left behind:%s\n", left.c_str()), false));
+    EXPECT(::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD);
+  });
+}
+
+/// Runs f where the processes of others cannot be seen.
+template <class F>
+void in_own_process_table(F f) {
+  if (!unshare(CLONE_NEWPID | CLONE_NEWNS)) ::_exit(cannot);
+  const int status = status_of(process([&] {
+    if (::mount("proc", "/proc", "proc", 0, nullptr) != 0) ::_exit(cannot);
+    f();
+  }));
+  if (status != 0) ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
+bool can_make_hosts() {
+  const auto try_all = [] {
+    const int status = status_of(process([] { in_own_process_table([] {}); }));
+    if (status != 0) ::_exit(cannot);
+  };
+  if (status_of(on_host("1m", try_all)) == 0) return true;
+  ddpp::testing::skip("cannot make namespaces");
+  return false;
+}
+
+/// Makes memfd_create fail, as a sandbox or an old kernel does.
+void forbid_memfd(int error) {
+  std::array<sock_filter, 4> program{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),  // the number of the system call
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  sock_fprog filter{program.size(), program.data()};
+  EXPECT(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  EXPECT(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+}
+
+// What ranks do.
+
+template <class Range>
+bool all_are(const Range& range, float value) {
+  return std::all_of(range.begin(), range.end(), [=](float each) { return each == value; });
+}
+
+template <class C>
+void expect_sums(C& comm) {
+  std::vector<float> x(200'000, static_cast<float>(comm.rank() + 1));
+  ddpp::all_reduce(comm, x);
+  const auto sum = static_cast<float>(comm.size() * (comm.size() + 1) / 2);
+  EXPECT(all_are(x, sum));
+}
+
+void expect_bytes_in(const std::string& text) {
+  EXPECT((says(text, " bytes needed, ") && says(text, " bytes available")) ||
+         (std::fprintf(stderr, "without bytes: \"%s\"\n", text.c_str()), false));
+}
+
+template <class C>
+void use_symmetric_memory(C& comm, std::size_t bytes) {
+  auto memory = ddpp::allocate_symmetric<float>(comm, bytes / sizeof(float));
+  for (float& each : memory) each = static_cast<float>(comm.rank());
+  ddpp::all_reduce(comm, memory);
+  const auto sum = static_cast<float>(comm.size() * (comm.size() - 1) / 2);
+  EXPECT(all_are(memory, sum));
+}
+
+template <class C>
+void train(C& comm, std::size_t bytes) {
+  std::vector<float> weights(bytes / sizeof(float)), gradients(weights.size());
+  ddpp::distributed_data_parallel ddp(comm, {ddpp::parameter("weights", weights, gradients)});
+  for (int step = 0; step < 2; ++step) {
+    ddp.prepare();
+    for (float& each : gradients) each = static_cast<float>(comm.rank() + step);
+    ddp.mark_ready(0);
+    ddp.wait();
+    const auto mean = static_cast<float>(comm.size() - 1) / 2 + static_cast<float>(step);
+    EXPECT(all_are(gradients, mean));
+  }
+}
+
+/// A limit of this process, as far below what would do as it says.
+void limit(int which, rlim_t most) {
+  const rlimit limit{most, most};
+  EXPECT(::setrlimit(static_cast<__rlimit_resource>(which), &limit) == 0);
+}
+
+/// Every rank gets an error or none does, and without waiting until the time is up. Returns the texts by
+/// rank; `change(rank)` is done before the ranks meet.
+template <class F>
+std::vector<std::string> meet_with(int size, F change) {
+  std::array<int, 2> words{};
+  EXPECT(::pipe2(words.data(), O_CLOEXEC) == 0);
+  run_ranks(size, [&](int rank, const std::string& store) {
+    auto boot = meeting_at(store, rank, size);
+    change(rank);
+    std::string text = "works";
+    try {
+      ddpp::communicator<shm> comm(boot);
+      expect_sums(comm);
+    } catch (const ddpp::timeout_error& error) {
+      text = std::string("late: ") + error.what();
+    } catch (const ddpp::error& error) {
+      text = error.what();
+    }
+    std::array<char, 500> word{};
+    word[0] = static_cast<char>('0' + rank);
+    text.copy(word.data() + 1, word.size() - 2);
+    EXPECT(::write(words[1], word.data(), word.size()) == static_cast<ssize_t>(word.size()));
+  });
+  std::vector<std::string> texts(static_cast<std::size_t>(size));
+  for (int i = 0; i < size; ++i) {
+    std::array<char, 500> word{};
+    EXPECT(::read(words[0], word.data(), word.size()) == static_cast<ssize_t>(word.size()));
+    texts.at(static_cast<std::size_t>(word[0] - '0')) = word.data() + 1;
+  }
+  ::close(words[0]);
+  ::close(words[1]);
+  return texts;
+}
+
+}  // namespace
+
+TEST_CASE("a small /dev/shm") {
+  const nothing_left checked;
+  if (!can_make_hosts()) return;
+  enum class way { anonymous, forbidden, not_implemented, hidden };
+  constexpr int size = 3;
+  for (const std::string room : {"16m", "64m"}) {
+    for (const way how : {way::anonymous, way::forbidden, way::not_implemented, way::hidden}) {
+      CAPTURE(room);
+      CAPTURE(static_cast<int>(how));
+      const auto live = [&](int rank, const std::string& store) {
+        ddpp::communicator<shm> comm(meeting_at(store, rank, size));
+        expect_sums(comm);
+        const auto too_much = [&] { use_symmetric_memory(comm, 22 * mib); };
+        if (how == way::anonymous) {
+          too_much();
+        } else {
+          expect_bytes_in(text_of<ddpp::resource_error>(too_much));
+          expect_sums(comm);
+        }
+        use_symmetric_memory(comm, mib);
+        train(comm, 22 * mib);
+      };
+      CHECK(status_of(on_host(room, [&] {
+              if (how == way::forbidden) forbid_memfd(EPERM);
+              if (how == way::not_implemented) forbid_memfd(ENOSYS);
+              run_ranks(size, [&](int rank, const std::string& store) {
+                if (how == way::hidden && rank == size - 1)
+                  in_own_process_table([&] { live(rank, store); });
+                else
+                  live(rank, store);
+              });
+            })) == 0);
+    }
+  }
+}
+
+TEST_CASE("a /dev/shm too small for the group: all ranks are told how much is needed") {
+  const nothing_left checked;
+  if (!can_make_hosts()) return;
+  CHECK(status_of(on_host("16m", [] {
+          forbid_memfd(EPERM);
+          for (const std::string& text : meet_with(20, [](int) {})) expect_bytes_in(text);
+        })) == 0);
+}
+
+TEST_CASE("a /dev/shm that somebody else fills while the group is there") {
+  const nothing_left checked;
+  if (!can_make_hosts()) return;
+  CHECK(status_of(on_host("16m", [] {
+          forbid_memfd(EPERM);
+          run_ranks(3, [](int rank, const std::string& path) {
+            const auto boot = meeting_at(path, rank, 3);
+            ddpp::communicator<shm> comm(boot);
+            if (rank == 0) {
+              const int file = ::open("/dev/shm/full", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+              const std::vector<char> page(4096);
+              while (::write(file, page.data(), page.size()) > 0) {
+              }
+              ::close(file);
+              boot.store->set("full", "");
+            }
+            boot.store->wait({"full"}, 60s);
+            expect_bytes_in(text_of<ddpp::error>([&] { expect_sums(comm); }));
+          });
+        })) == 0);
+}
+
+TEST_CASE("more memory than a control group has is an error that says so, and kills nobody") {
+  const nothing_left checked;
+  // Version 1 or 2, if this process may make a group.
+  std::ifstream groups("/proc/self/cgroup");
+  std::string folder, limit;
+  for (std::string line; std::getline(groups, line);) {
+    const auto path = line.substr(line.rfind(':') + 1);
+    if (says(line, ":memory:")) folder = "/sys/fs/cgroup/memory" + path, limit = "/memory.limit_in_bytes";
+    if (line.starts_with("0::") && folder.empty()) folder = "/sys/fs/cgroup" + path, limit = "/memory.max";
+  }
+  folder += "/ddpp-test-" + std::to_string(::getpid());
+  if (::mkdir(folder.c_str(), 0700) != 0) return ddpp::testing::skip("cannot make a control group");
+  const bool limited = static_cast<bool>(std::ofstream(folder + limit) << 96 * mib << std::flush);
+  if (limited) {
+    CHECK(status_of(process([&] {
+            if (!(std::ofstream(folder + "/cgroup.procs") << ::getpid() << std::flush)) ::_exit(cannot);
+            run_ranks(3, [](int rank, const std::string& store) {
+              ddpp::communicator<shm> comm(meeting_at(store, rank, 3));
+              for (const std::size_t bytes : {40 * mib, 200 * mib, std::size_t{1} << 40}) {
+                expect_bytes_in(text_of<ddpp::resource_error>(
+                    [&] { (void)ddpp::allocate_symmetric<char>(comm, bytes); }));
+                expect_sums(comm);
+              }
+              use_symmetric_memory(comm, mib);
+            });
+          })) == 0);
+  }
+  CHECK(::rmdir(folder.c_str()) == 0);
+  if (!limited) ddpp::testing::skip("cannot limit the memory of a control group");
+}
+
+TEST_CASE("more memory than there is") {
+  const nothing_left checked;
+  run_ranks(2, [](int rank, const std::string& store) {
+    ddpp::communicator<shm> comm(meeting_at(store, rank, 2));
+    expect_bytes_in(text_of<ddpp::resource_error>(
+        [&] { (void)ddpp::allocate_symmetric<char>(comm, std::size_t{1} << 44); }));
+    expect_sums(comm);
+  });
+}
+
+TEST_CASE("no descriptors") {
+  const nothing_left checked;
+  int refused = 0;
+  for (const int limited : {0, 1}) {
+    bool works = false;
+    for (rlim_t spare = 0; !works; ++spare) {
+      CAPTURE(limited);
+      CAPTURE(spare);
+      const auto texts = meet_with(3, [&](int rank) {
+        if (rank != limited) return;
+        const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+        ::close(next);
+        limit(RLIMIT_NOFILE, static_cast<rlim_t>(next) + spare);
+      });
+      works = texts[0] == "works";
+      for (const std::string& text : texts) {
+        CHECK((text == "works") == works);
+        CHECK_MESSAGE((works || says(text, "ulimit -n")), text);
+      }
+      refused += !works;
+      REQUIRE(spare < 20);
+    }
+  }
+  CHECK(refused > 4);
+}
+
+TEST_CASE("no address space") {
+#if defined(__SANITIZE_ADDRESS__)
+  return ddpp::testing::skip("AddressSanitizer needs all address space");
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+  return ddpp::testing::skip("AddressSanitizer needs all address space");
+#endif
+#endif
+  const nothing_left checked;
+  for (const int limited : {0, 1}) {
+    CAPTURE(limited);
+    const auto texts = meet_with(3, [&](int rank) {
+      if (rank != limited) return;
+      std::size_t pages = 0;
+      std::ifstream("/proc/self/statm") >> pages;
+      limit(RLIMIT_AS, pages * 4096 + 2 * mib);  // less than a segment
+    });
+    for (const std::string& text : texts) CHECK_MESSAGE(says(text, "cannot map"), text);
+  }
+}
+
+TEST_CASE("files may only be short") {
+  const nothing_left checked;
+  for (const std::string& text : meet_with(3, [](int) { limit(RLIMIT_FSIZE, mib); }))
+    CHECK_MESSAGE(says(text, "ulimit -f"), text);
+}
+
+TEST_CASE("signals do not keep memory from being reserved") {
+  const nothing_left checked;
+  run_ranks(2, [](int rank, const std::string& store) {
+    struct sigaction action = {};
+    action.sa_handler = [](int) {};
+    EXPECT(::sigaction(SIGALRM, &action, nullptr) == 0);
+    ddpp::communicator<shm> comm(meeting_at(store, rank, 2));
+    const itimerval every{{0, 1000}, {0, 1000}};
+    EXPECT(::setitimer(ITIMER_REAL, &every, nullptr) == 0);
+    use_symmetric_memory(comm, 64 * mib);
+    const itimerval never{};
+    EXPECT(::setitimer(ITIMER_REAL, &never, nullptr) == 0);
+  });
+}
+
+TEST_CASE("what others have planted under likely names is neither used nor touched; what is abandoned goes") {
+  const nothing_left checked;
+  if (!can_make_hosts()) return;
+  if (::geteuid() != 0) return ddpp::testing::skip("only root can be somebody else");
+  CHECK(status_of(on_host("64m", [] {
+          const auto name = [](char digit) { return "/dev/shm/ddpp-" + std::string(32, digit); };
+          const auto write = [](const std::string& path) { std::ofstream(path) << "planted"; };
+          const auto read = [](const std::string& path) {
+            std::string text;
+            std::ifstream(path) >> text;
+            return text;
+          };
+          const scratch_directory elsewhere;
+          EXPECT(::chmod("/dev/shm", 01777) == 0);
+          EXPECT(status_of(fork_child([&] {
+                   EXPECT(::setuid(65534) == 0);
+                   write(name('0'));
+                   EXPECT(::symlink(elsewhere.file("target").c_str(), name('1').c_str()) == 0);
+                   EXPECT(::mkfifo(name('2').c_str(), 0666) == 0);
+                   write("/dev/shm/ddpp");
+                   write("/dev/shm/ddpp-");
+                 })) == 0);
+          write(elsewhere.file("target"));
+          EXPECT(::symlink(elsewhere.file("target").c_str(), name('3').c_str()) == 0);
+          EXPECT(::mkdir(name('4').c_str(), 0700) == 0);
+          write("/dev/shm/ddpp-mine");
+          write(name('5'));  // this user's, and nobody has it locked
+          forbid_memfd(EPERM);
+          run_ranks(3, [](int rank, const std::string& store) {
+            ddpp::communicator<shm> comm(meeting_at(store, rank, 3));
+            use_symmetric_memory(comm, mib);
+          });
+          for (const std::string& path : {name('0'), name('1'), name('3'), std::string("/dev/shm/ddpp"),
+                                          std::string("/dev/shm/ddpp-"), std::string("/dev/shm/ddpp-mine")})
+            EXPECT(read(path) == "planted");
+          EXPECT(std::filesystem::is_fifo(name('2')) && std::filesystem::is_directory(name('4')));
+          EXPECT(std::filesystem::is_symlink(name('1')) && std::filesystem::is_symlink(name('3')));
+          EXPECT(!std::filesystem::exists(name('5')));
+          for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+            std::filesystem::remove(entry);
+        })) == 0);
+}
+
+TEST_CASE("another user's process is not told to use another backend for want of memory, but of rights") {
+  const nothing_left checked;
+  if (!can_make_hosts()) return;
+  if (::geteuid() != 0) return ddpp::testing::skip("only root can be somebody else");
+  CHECK(status_of(on_host("64m", [] {
+          EXPECT(::chmod("/dev/shm", 01777) == 0);
+          // Rank 0's memory is root's.
+          std::array<int, 2> port{};
+          EXPECT(::pipe2(port.data(), O_CLOEXEC) == 0);
+          const ddpp::tcp_store_options options{.timeout = 60s, .secret = ddpp::secret("the job's own")};
+          const auto join = [&](int rank, std::shared_ptr<ddpp::store> store) {
+            ddpp::communicator<shm> comm(bootstrap_of(rank, 2, std::move(store)));
+            expect_sums(comm);
+          };
+          const auto refused = [&](int rank, const std::shared_ptr<ddpp::store>& store) {
+            const std::string text = text_of<ddpp::init_error>([&] { join(rank, store); });
+            EXPECT(says(text, "different users"));
+          };
+          const std::vector<pid_t> ranks{
+              process([&] {
+                const auto store = std::make_shared<ddpp::tcp_store>("127.0.0.1", std::uint16_t{0},
+                                                                     ddpp::tcp_store::server, options);
+                const std::uint16_t number = store->port();
+                EXPECT(::write(port[1], &number, sizeof number) == sizeof number);
+                refused(0, store);
+                store->wait({"done"}, 60s);
+              }),
+              process([&] {
+                EXPECT(::setuid(65534) == 0);
+                std::uint16_t number = 0;
+                EXPECT(::read(port[0], &number, sizeof number) == sizeof number);
+                const auto store =
+                    std::make_shared<ddpp::tcp_store>("127.0.0.1", number, ddpp::tcp_store::client, options);
+                refused(1, store);
+                store->set("done", "");
+              }),
+          };
+          expect_all_end_well(ranks, "rank");
+          ::close(port[0]);
+          ::close(port[1]);
+        })) == 0);
+}
+
+TEST_CASE("neither processes nor /dev/shm in common: the error says to use tcp") {
+  const nothing_left checked;
+  if (!can_make_hosts()) return;
+  CHECK(status_of(on_host("64m", [] {
+          run_ranks(3, [](int rank, const std::string& path) {
+            const auto fail = [&] {
+              const std::string text =
+                  text_of<ddpp::init_error>([&] { ddpp::communicator<shm> comm(meeting_at(path, rank, 3)); });
+              EXPECT(says(text, "tcp") && says(text, "rank 2"));
+            };
+            if (rank != 2) return fail();
+            in_own_process_table([&] {
+              if (::mount("none", "/dev/shm", "tmpfs", 0, nullptr) != 0) ::_exit(cannot);
+              fail();
+            });
+          });
+        })) == 0);
+}
+
+TEST_CASE("the same place to meet and the same name again, after success and after a crash") {
+  const nothing_left checked;
+  if (!can_make_hosts()) return;
+  CHECK(status_of(on_host("64m", [] {
+          forbid_memfd(EPERM);
+          const scratch_directory directory;
+          const auto launch = [&](bool crash) {
+            std::vector<pid_t> ranks;
+            for (int rank = 0; rank < 3; ++rank) {
+              ranks.push_back(process([&] {
+                auto comm = ddpp::init<shm>({.init_method = "file://" + directory.file("store"),
+                                             .rank = rank,
+                                             .world_size = 3,
+                                             .timeout = 60s,
+                                             .group_name = "the same"});
+                expect_sums(comm);
+                use_symmetric_memory(comm, mib);
+                if (crash) ::kill(::getpid(), SIGKILL);
+              }));
+            }
+            for (const pid_t rank : ranks) EXPECT(status_of(rank) == (crash ? SIGKILL : 0));
+          };
+          for (const bool crash : {false, false, true, true, false}) launch(crash);
+        })) == 0);
+}
