@@ -2,11 +2,14 @@
 // Element loops on vectors, on every set of instructions that this processor has, against one element at a
 // time: the same bits for every type, operation, count and alignment.
 #include <ddpp/detail/combine.hpp>
+#include <ddpp/detail/copy.hpp>
+#include <ddpp/detail/instruction_set.hpp>
 #include <ddpp/detail/scaling.hpp>
 #include <ddpp/detail/vector_loops.hpp>
 #include <ddpp/dtype.hpp>
 #include <ddpp/op.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -14,7 +17,7 @@
 #include <cstring>
 #include <doctest/doctest.h>
 #include <limits>
-#include <string>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -158,11 +161,9 @@ constexpr std::size_t most = 70;
 
 /// Runs `how` on inputs.size() operands of every length up to 70 and some greater, at odd addresses, in place
 /// and apart.
-template <class How>
-bool is_right(const How& how, const std::vector<std::vector<typename How::from>>& inputs,
-              const std::vector<expectation<typename How::to>>& expected) {
-  using From = typename How::from;
-  using To = typename How::to;
+template <class How, class From, class To>
+bool is_right(const How& how, const std::vector<std::vector<From>>& inputs,
+              const std::vector<expectation<To>>& expected) {
   const int n = static_cast<int>(inputs.size());
   for (const instruction_set set : instruction_sets()) {
     for (std::size_t count = 0; count <= expected.size(); count += count < most ? 1 : 77) {
@@ -223,7 +224,7 @@ void check_fold(const Op& op) {
     }
     CAPTURE(name_of(dtype_of<T>));
     CAPTURE(n);
-    CHECK(is_right(fold<T, Op>(), inputs, expected));
+    CHECK(is_right(fold<operand_t<T, Op>, Op>(), inputs, expected));
   }
 }
 
@@ -279,7 +280,9 @@ void check_products() {
       expected.push_back({To(calculate(static_cast<number>(x), by, [](auto a, auto b) { return a * b; }))});
     CAPTURE(name_of(dtype_of<From>));
     CAPTURE(factor);
-    CHECK(is_right(product<From, To>{by}, inputs, expected));
+    using operand = operand_t<From, prod_t>;
+    using result = operand_t<To, prod_t>;
+    CHECK(is_right(product<operand, result>{static_cast<arithmetic_t<operand>>(by)}, inputs, expected));
   }
 }
 
@@ -433,4 +436,154 @@ TEST_CASE("every half and bfloat16 as float") {
 TEST_CASE("floats are rounded to the nearest half and bfloat16, ties to even") {
   check_narrowing<half>();
   check_narrowing<bfloat16>();
+}
+
+namespace {
+
+template <class T, class Op>
+void check_many_operands(const Op& op, T (*value)(std::size_t)) {
+  constexpr std::size_t count = 9000;
+  for (const std::size_t n : {1u, 2u, 3u, 8u, 9u, 15u, 16u, 40u}) {
+    std::vector<std::vector<T>> inputs(n);
+    std::vector<T> expected;
+    for (std::size_t k = 0; k < n; ++k)
+      for (std::size_t i = 0; i < count; ++i) inputs[k].push_back(value(i * n + k));
+    for (std::size_t i = 0; i < count; ++i) {
+      T total = inputs[0][i];
+      for (std::size_t k = 1; k < n; ++k) total = op(total, inputs[k][i]);
+      expected.push_back(total);
+    }
+    const auto agrees = [&](const std::vector<T>& result) {
+      return std::memcmp(result.data(), expected.data(), count * sizeof(T)) == 0;
+    };
+    std::vector<const T*> operands;
+    for (const auto& input : inputs) operands.push_back(input.data());
+    std::vector<T> apart(expected.rbegin(), expected.rend());
+    CAPTURE(n);
+    reduce_operands(apart.data(), operands.data(), static_cast<int>(n), count, op);
+    CHECK(agrees(apart));
+    auto& last = inputs.back();
+    reduce_operands(last.data(), operands.data(), static_cast<int>(n), count, op);
+    CHECK(agrees(last));
+  }
+}
+
+/// Not default constructible, and associative but not commutative.
+struct affine {
+  float slope, offset;
+  affine(float a, float b) : slope(a), offset(b) {}
+};
+constexpr auto compose = [](affine a, affine b) {
+  return affine(a.slope * b.slope, a.slope * b.offset + a.offset);
+};
+
+template <class T>
+std::vector<T> small_numbers(std::size_t count) {
+  std::vector<T> numbers;
+  for (std::size_t i = 0; i < count; ++i) numbers.push_back(T(static_cast<float>(random_bits() % 10)));
+  return numbers;
+}
+
+template <class T>
+void check_average() {
+  constexpr std::size_t count = 5000;
+  for (const int n : {1, 2, 3, 12}) {
+    std::vector<std::vector<T>> inputs;
+    std::vector<const T*> operands;
+    for (int k = 0; k < n; ++k) inputs.push_back(small_numbers<T>(count));
+    for (const auto& input : inputs) operands.push_back(input.data());
+    std::vector<T> apart(count), later(count);
+    sum_and_divide(apart.data(), operands.data(), n, count, n);
+    bool right = true;
+    for (std::size_t i = 0; i < count; ++i) {
+      double total = 0;  // exact: the numbers are small
+      for (const auto& input : inputs) total += static_cast<double>(static_cast<float>(input[i]));
+      right = right && apart[i] == T(static_cast<arithmetic_t<T>>(total) / static_cast<arithmetic_t<T>>(n));
+    }
+    CAPTURE(name_of(dtype_of<T>));
+    CAPTURE(n);
+    CHECK(right);
+  }
+}
+
+template <class T, class Narrow>
+void check_compression() {
+  std::vector<T> wide, back(3000);
+  for (std::size_t i = 0; i < back.size(); ++i)
+    wide.push_back(T(static_cast<float>(random_bits() % 4001) / 37 - 50));
+  std::vector<Narrow> narrow(wide.size());
+  const auto factor = static_cast<T>(0.3);
+  narrow_scaled(narrow.data(), wide.data(), wide.size(), factor);
+  widen(back.data(), narrow.data(), narrow.size());
+  bool right = true;
+  for (std::size_t i = 0; i < wide.size(); ++i) {
+    const auto expected = Narrow(static_cast<float>(wide[i] * factor));
+    right =
+        right && bits(narrow[i]) == bits(expected) && back[i] == static_cast<T>(static_cast<float>(expected));
+  }
+  CHECK(right);
+}
+
+}  // namespace
+
+TEST_CASE("many operands are reduced in the order given, also into one of them") {
+  check_many_operands<float>(sum, [](std::size_t i) { return static_cast<float>(i % 1000) * 0.37f; });
+  check_many_operands<half>(sum, [](std::size_t i) { return half(static_cast<float>(i % 10) * 0.37f); });
+  check_many_operands<std::int16_t>(prod, [](std::size_t i) { return static_cast<std::int16_t>(i | 1); });
+  check_many_operands<float>([](float a, float b) { return a + b; },
+                             [](std::size_t i) { return static_cast<float>(i % 1000) * 0.37f; });
+  check_many_operands<affine>(
+      compose, [](std::size_t i) { return affine(i % 3 == 0 ? -1.0f : 1.0f, static_cast<float>(i % 7)); });
+}
+
+TEST_CASE("averages") {
+  check_average<std::int8_t>();
+  check_average<std::uint64_t>();
+  check_average<half>();
+  check_average<bfloat16>();
+  check_average<float>();
+  check_average<double>();
+}
+
+TEST_CASE("integers are divided toward zero, also where the divisor does not fit") {
+  std::vector<std::int8_t> bytes = {-128, -7, 7, 127};
+  divide(bytes.data(), bytes.size(), 2);
+  CHECK(bytes == std::vector<std::int8_t>{-64, -3, 3, 63});
+  divide(bytes.data(), bytes.size(), 300);
+  CHECK(bytes == std::vector<std::int8_t>{0, 0, 0, 0});
+}
+
+TEST_CASE("gradients are scaled in place and apart, and compressed to 16 bits") {
+  auto values = small_numbers<bfloat16>(100);
+  std::vector<bfloat16> apart(values.size());
+  copy_scaled(apart.data(), values.data(), values.size(), 0.3);
+  std::vector<bfloat16> expected;
+  for (const bfloat16 x : values) expected.emplace_back(x * 0.3f);
+  scale(std::span(values), 0.3);
+  CHECK(apart == expected);
+  CHECK(values == expected);
+  check_compression<float, half>();
+  check_compression<float, bfloat16>();
+  check_compression<double, half>();
+  check_compression<double, bfloat16>();
+}
+
+TEST_CASE("blocks are copied whatever the width of a register") {
+  std::vector<std::byte> from(700), to;
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + i / 256);
+  const auto check = [&](auto copy, std::size_t least) {
+    bool right = true;
+    for (std::size_t length = least; length < 600; ++length) {
+      const std::size_t from_at = length % 33, to_at = 1 + length % 31;
+      to.assign(from.size(), std::byte{0xee});
+      copy(to.data() + to_at, from.data() + from_at, length);
+      right = right && std::memcmp(to.data() + to_at, from.data() + from_at, length) == 0 &&
+              to[to_at - 1] == std::byte{0xee} && to[to_at + length] == std::byte{0xee};
+    }
+    CHECK(right);
+  };
+  check(copy_blocks<16>, 64);
+#if defined(__x86_64__)
+  if (best_instruction_set() >= instruction_set::avx2) check(copy_blocks_avx2, 128);
+#endif
 }

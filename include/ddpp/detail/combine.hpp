@@ -29,10 +29,11 @@ void combine_block(T (&a)[Count], const T (&b)[Count], const Op& op) {
 /// needs no proof of aliasing or alignment.
 template <class T, class Op>
 void combine_elements(T* into, const T* first, const T* second, std::size_t count, const Op& op) {
-  std::size_t i = 0;
+  std::size_t in_blocks = 0;
   if constexpr (std::is_default_constructible_v<T>) {
     constexpr std::size_t block = sizeof(T) >= 16 ? 1 : 16 / sizeof(T);
-    for (; i + block <= count; i += block) {
+    in_blocks = count - count % block;
+    for (std::size_t i = 0; i < in_blocks; i += block) {
       T a[block], b[block];
       std::memcpy(a, first + i, sizeof a);
       std::memcpy(b, second + i, sizeof b);
@@ -40,24 +41,32 @@ void combine_elements(T* into, const T* first, const T* second, std::size_t coun
       std::memcpy(static_cast<void*>(into + i), a, sizeof a);
     }
   }
-  for (; i < count; ++i) into[i] = op(first[i], second[i]);
+  for (std::size_t i = in_blocks; i < count; ++i) into[i] = op(first[i], second[i]);
 }
 
-/// `reduce_operands` for any callable and n >= 2.
-template <class T, class Op>
-void reduce_elements(T* into, const T* const* operands, int n, std::size_t count, const Op& op) {
-  // Partial results stay in the innermost cache.
-  constexpr std::size_t most_bytes = std::size_t{8} << 10;
+/// Calls pass(to, some operands, their number, count, whether they are the last ones) with up to `Most`
+/// operands, so that what the first ones make is the first operand of the next call. More arrays than a few
+/// at a time are more than processors fetch ahead from. Partial results stay in the inner caches.
+template <int Most, class T, class Pass>
+void reduce_in_passes(T* into, const T* const* operands, int n, std::size_t count, Pass pass) {
+  if (n <= Most) return pass(into, operands, n, count, true);
+  constexpr std::size_t most_bytes = std::size_t{16} << 10;
   constexpr std::size_t most = sizeof(T) >= most_bytes ? 1 : most_bytes / sizeof(T);
-  alignas(T) std::byte room[most * sizeof(T)];
+  alignas(T) std::byte room[most * sizeof(T)];  // T need not be default constructible
+  T* const partial = reinterpret_cast<T*>(room);
   for (std::size_t at = 0; at < count; at += most) {
     const std::size_t length = std::min(most, count - at);
-    T* partial = n == 2 ? into + at : reinterpret_cast<T*>(room);
-    combine_elements(partial, operands[0] + at, operands[1] + at, length, op);
-    for (int k = 2; k < n; ++k)
-      combine_elements(k + 1 == n ? into + at : partial, partial, operands[k] + at, length, op);
+    for (int k = 0; k < n;) {
+      const T* some[Most] = {};
+      int taken = 0;
+      if (k > 0) some[taken++] = partial;
+      while (taken < Most && k < n) some[taken++] = operands[k++] + at;
+      pass(k == n ? into + at : partial, some, taken, length, k == n);
+    }
   }
 }
+
+inline constexpr int most_operands_at_once = 8;
 
 /// into[i] = op(... op(op(x0[i], x1[i]), x2[i]) ...) for the n >= 1 operands x. `into` is apart from them, or
 /// one of them.
@@ -66,9 +75,15 @@ void reduce_operands(T* into, const T* const* operands, int n, std::size_t count
   if (n == 1) {
     copy_elements(std::span(operands[0], count), std::span(into, count));
   } else if constexpr (is_vector_operation<Op, T>) {
-    calculate_elements(into, operands, n, count, fold<stored_as<T>, Op>());
+    reduce_in_passes<most_operands_at_once>(
+        into, operands, n, count, [](T* to, const T* const* some, int taken, std::size_t length, bool) {
+          calculate_elements(to, some, taken, length, fold<operand_t<T, Op>, Op>());
+        });
   } else {
-    reduce_elements(into, operands, n, count, op);
+    reduce_in_passes<2>(into, operands, n, count,
+                        [&op](T* to, const T* const* some, int, std::size_t length, bool) {
+                          combine_elements(to, some[0], some[1], length, op);
+                        });
   }
 }
 
@@ -83,7 +98,7 @@ void combine(T* into, const T* first, const T* second, std::size_t count, const 
 template <class T>
 requires is_16_bit_float<T>
 void sum_operands_in_float(T* into, const T* const* operands, int n, std::size_t count, int divisor) {
-  calculate_elements(into, operands, n, count, quotient_of_sum<stored_as<T>>(divisor));
+  calculate_elements(into, operands, n, count, quotient_of_sum<operand_t<T, sum_t>>(divisor));
 }
 
 /// data[i] = data[i] / divisor: the last step of an average. Integers round toward zero.
@@ -91,21 +106,48 @@ template <number T>
 void divide(T* data, std::size_t count, int divisor) {
   if constexpr (real_number<T>) {
     const T* const operand = data;
-    calculate_elements(data, &operand, 1, count, quotient_of_sum<stored_as<T>>(divisor));
+    calculate_elements(data, &operand, 1, count, quotient_of_sum<operand_t<T, sum_t>>(divisor));
   } else {
     // In 64 bits: the number of ranks need not fit into T.
     using wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
-    for (std::size_t i = 0; i < count; ++i)
-      data[i] = static_cast<T>(static_cast<wide>(data[i]) / static_cast<wide>(divisor));
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto quotient =
+          static_cast<T>(static_cast<wide>(element<T>(data, i)) / static_cast<wide>(divisor));
+      std::memcpy(data + i, &quotient, sizeof quotient);
+    }
   }
+}
+
+/// into[i] = (x0[i] + x1[i] + ...) / divisor: an average, in one pass where numbers are real, of which those
+/// of 16 bits are added in float and rounded once. Integers round toward zero.
+template <number T>
+void sum_and_divide(T* into, const T* const* operands, int n, std::size_t count, int divisor) {
+  if constexpr (is_16_bit_float<T>) {
+    sum_operands_in_float(into, operands, n, count, divisor);
+  } else if constexpr (real_number<T>) {
+    reduce_in_passes<most_operands_at_once>(
+        into, operands, n, count,
+        [divisor](T* to, const T* const* some, int taken, std::size_t length, bool last) {
+          calculate_elements(to, some, taken, length, quotient_of_sum<T>(last ? divisor : 1));
+        });
+  } else {
+    reduce_operands(into, operands, n, count, sum);
+    if (divisor != 1) divide(into, count, divisor);
+  }
+}
+
+/// to[i] = from[i] * factor, in one array or two that do not overlap.
+template <number T, class X>
+void multiply_into(T* to, const T* from, std::size_t count, X factor) {
+  using E = operand_t<T, prod_t>;
+  calculate_elements(to, &from, 1, count,
+                     product<E, E>{static_cast<arithmetic_t<E>>(static_cast<arithmetic_t<T>>(factor))});
 }
 
 /// data[i] = data[i] * factor: the first step of a pre-multiplied sum.
 template <number T, class X>
 void multiply(T* data, std::size_t count, X factor) {
-  const T* const operand = data;
-  calculate_elements(data, &operand, 1, count,
-                     product<stored_as<T>, stored_as<T>>{static_cast<arithmetic_t<T>>(factor)});
+  multiply_into(data, data, count, factor);
 }
 
 }  // namespace ddpp::detail

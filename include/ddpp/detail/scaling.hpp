@@ -30,8 +30,7 @@ void copy_scaled(T* to, const T* from, std::size_t count, double factor) {
     copy_bytes(reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), count * sizeof(T));
     return;
   }
-  calculate_elements(to, &from, 1, count,
-                     product<stored_as<T>, stored_as<T>>{static_cast<arithmetic_t<T>>(factor)});
+  multiply_into(to, from, count, factor);
 }
 
 /// f(at, length) for blocks of doubles on their way to or from floats, which stay in the innermost cache.
@@ -41,14 +40,14 @@ inline constexpr std::size_t converted_at_once = 512;
 template <class Narrow, class T>
 void narrow_scaled(Narrow* to, const T* from, std::size_t count, T factor) {
   if constexpr (std::is_same_v<T, float>) {
-    calculate_elements(to, &from, 1, count, product<float, stored_as<Narrow>>{factor});
+    calculate_elements(to, &from, 1, count, product<float, operand_t<Narrow, prod_t>>{factor});
   } else {
     float block[converted_at_once];
     const float* const operand = block;
     for (std::size_t at = 0; at < count; at += converted_at_once) {
       const std::size_t length = std::min(converted_at_once, count - at);
       for (std::size_t i = 0; i < length; ++i) block[i] = static_cast<float>(from[at + i] * factor);
-      calculate_elements(to + at, &operand, 1, length, conversion<float, stored_as<Narrow>>());
+      calculate_elements(to + at, &operand, 1, length, conversion<float, operand_t<Narrow, prod_t>>());
     }
   }
 }
@@ -57,7 +56,7 @@ void narrow_scaled(Narrow* to, const T* from, std::size_t count, T factor) {
 template <class T, class Narrow>
 void widen(T* to, const Narrow* from, std::size_t count) {
   if constexpr (std::is_same_v<T, float>) {
-    calculate_elements(to, &from, 1, count, conversion<stored_as<Narrow>, float>());
+    calculate_elements(to, &from, 1, count, conversion<operand_t<Narrow, prod_t>, float>());
   } else {
     float block[converted_at_once];
     for (std::size_t at = 0; at < count; at += converted_at_once) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ddpp/detail/instruction_set.hpp>
+#include <ddpp/detail/vector.hpp>
 #include <ddpp/op.hpp>
 
 #include <cstddef>
@@ -19,10 +20,21 @@ namespace ddpp::detail {
 template <class T>
 using arithmetic_t = std::conditional_t<is_16_bit_float<T>, float, T>;
 
-/// 16-bit floats of other libraries are treated as ours.
-template <class T>
-using stored_as = std::conditional_t<dtype_of<T> == dtype::float16, half,
-                                     std::conditional_t<dtype_of<T> == dtype::bfloat16, bfloat16, T>>;
+/// What the bits of a T are for an operation: 16-bit floats of other libraries are the same as ours, and
+/// integers wrap around, which only unsigned ones may.
+template <class T, class Op>
+constexpr auto operand_type() {
+  if constexpr (dtype_of<T> == dtype::float16)
+    return std::type_identity<half>();
+  else if constexpr (dtype_of<T> == dtype::bfloat16)
+    return std::type_identity<bfloat16>();
+  else if constexpr (std::is_integral_v<T> && !std::is_same_v<Op, min_t> && !std::is_same_v<Op, max_t>)
+    return std::make_unsigned<T>();
+  else
+    return std::type_identity<T>();
+}
+template <class T, class Op>
+using operand_t = typename decltype(operand_type<T, Op>())::type;
 
 /// The operations that are done on vectors; others are not known, or T is not.
 template <class Op, class T>
@@ -49,13 +61,16 @@ E element(const T* from, std::size_t i) {
   return e;
 }
 
-// What is to be calculated from n operands; `element` does it for one element.
+// What is to be calculated of n >= 1 operands: `scalar` does it for one element; for vectors `operation`
+// joins them, then comes `finish`.
 
-/// op(... op(op(x0, x1), x2) ...)
+/// op(... op(op(x0, x1), x2) ...), rounded to E at each step.
 template <class E, class Op>
 struct fold {
   using from = E;
   using to = E;
+  using operation = Op;
+  static constexpr bool rounds_each_step = true;
 
   template <class T>
   E scalar(const T* const* operands, int n, std::size_t i) const {
@@ -63,15 +78,20 @@ struct fold {
     for (int k = 1; k < n; ++k) a = Op()(a, element<E>(operands[k], i));
     return a;
   }
+  template <class V>
+  [[gnu::always_inline]] void finish(V&) const {}
 };
 
-/// (x0 + x1 + ...) / divisor, 16-bit floats as floats and rounded once.
+/// (x0 + x1 + ...) / divisor; 16-bit floats are added as floats, and rounded once.
 template <class E>
 struct quotient_of_sum {
   using from = E;
   using to = E;
+  using operation = sum_t;
   using number = arithmetic_t<E>;
-  number divisor, reciprocal;  ///< the latter is 0 if it is not exact
+  static constexpr bool rounds_each_step = false;
+
+  number divisor, reciprocal;  ///< the latter is 0 where it would be rounded
 
   explicit quotient_of_sum(int by)
       : divisor(static_cast<number>(by)), reciprocal((by & (by - 1)) == 0 ? 1 / divisor : 0) {}
@@ -82,50 +102,48 @@ struct quotient_of_sum {
     for (int k = 1; k < n; ++k) a += static_cast<number>(element<E>(operands[k], i));
     return E(a / divisor);
   }
+  template <class V>
+  [[gnu::always_inline]] void finish(V& a) const {
+    a = reciprocal != 0 ? a * reciprocal : a / divisor;
+  }
 };
 
-/// x0 * factor
+/// x0 * factor, where n is 1.
 template <class From, class To>
 struct product {
   using from = From;
   using to = To;
-  arithmetic_t<From> factor;
+  using operation = void;
+  using number = arithmetic_t<From>;
+
+  number factor;
 
   template <class T>
   To scalar(const T* const* operands, int, std::size_t i) const {
-    return To(calculate(static_cast<arithmetic_t<From>>(element<From>(operands[0], i)), factor,
-                        [](auto x, auto y) { return x * y; }));
+    return To(prod_t()(static_cast<number>(element<From>(operands[0], i)), factor));
+  }
+  template <class V>
+  [[gnu::always_inline]] void finish(V& a) const {
+    a *= factor;
   }
 };
 
-/// x0
+/// x0, where n is 1.
 template <class From, class To>
 struct conversion {
   using from = From;
   using to = To;
+  using operation = void;
 
   template <class T>
   To scalar(const T* const* operands, int, std::size_t i) const {
     return To(static_cast<arithmetic_t<From>>(element<From>(operands[0], i)));
   }
+  template <class V>
+  [[gnu::always_inline]] void finish(V&) const {}
 };
 
 #if defined(__x86_64__)
-
-template <class E, std::size_t Count>
-struct vector_type {
-  typedef E type __attribute__((vector_size(Count * sizeof(E))));
-};
-template <class E, std::size_t Count>
-using vector = typename vector_type<E, Count>::type;
-template <class V>
-struct unaligned {
-  typedef V type __attribute__((aligned(1), may_alias));
-};
-/// The type whose sums and products of vectors have no undefined overflow.
-template <class E>
-using modular_t =
-    typename std::conditional_t<std::is_integral_v<E>, std::make_unsigned<E>, std::type_identity<E>>::type;
 
 template <class V>
 using lane_of = std::remove_cvref_t<decltype(std::declval<V>()[0])>;
@@ -217,9 +235,9 @@ void calculate_elements_with(instruction_set limit, To* into, const T* const* op
   static_assert(sizeof(T) == sizeof(from) && sizeof(To) == sizeof(to));
 #if defined(__x86_64__)
   if constexpr (dtype_of<from> != dtype::custom) {
-    if (limit >= instruction_set::avx2 && count >= avx2::lanes<from>::count)
+    if (limit >= instruction_set::avx2 && count >= avx2::width_of<How>)
       return avx2::calculate_all(into, operands, n, count, how);
-    if (limit >= instruction_set::sse2 && count >= sse2::lanes<from>::count)
+    if (limit >= instruction_set::sse2 && count >= sse2::width_of<How>)
       return sse2::calculate_all(into, operands, n, count, how);
   }
 #else
