@@ -94,18 +94,16 @@ struct direct {
                     int divisor) const {
     const int n = comm.size(), rank = comm.rank();
     const std::size_t own = blocks.size(rank);
-    detail::scratch<T> received(own * static_cast<std::size_t>(n));
-    const auto piece = [&](int r) { return received.span().subspan(own * static_cast<std::size_t>(r), own); };
-    std::copy_n(in.begin() + static_cast<std::ptrdiff_t>(blocks.offset(rank)), own, piece(rank).begin());
+    detail::scratch<T> received(own * static_cast<std::size_t>(n - 1));
+    detail::scratch<const T*> operands(static_cast<std::size_t>(n));
+    operands.data()[rank] = in.data() + blocks.offset(rank);
     for (int distance = 1; distance < n; ++distance) {
       const int to = (rank + distance) % n, from = (rank - distance + n) % n;
-      detail::exchange(comm, in.subspan(blocks.offset(to), blocks.size(to)), to, piece(from), from);
+      const auto piece = received.span().subspan(own * static_cast<std::size_t>(distance - 1), own);
+      detail::exchange(comm, in.subspan(blocks.offset(to), blocks.size(to)), to, piece, from);
+      operands.data()[from] = piece.data();
     }
-    for (std::size_t i = 0; i < own; ++i) {
-      float total = static_cast<float>(piece(0)[i]);
-      for (int r = 1; r < n; ++r) total += static_cast<float>(piece(r)[i]);
-      out[i] = T(total / static_cast<float>(divisor));
-    }
+    detail::sum_operands_in_float(out.data(), operands.data(), n, own, divisor);
   }
 };
 

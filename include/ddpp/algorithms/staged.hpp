@@ -175,12 +175,7 @@ struct staged {
   template <class T>
   static auto sum_and_divide(int divisor) {
     return [divisor](T* into, const T* const* operands, int n, std::size_t count) {
-      if constexpr (is_16_bit_float<T>) {
-        detail::sum_operands_in_float(into, operands, n, count, divisor);
-      } else {
-        detail::reduce_operands(into, operands, n, count, ddpp::sum);
-        if (divisor != 1) detail::divide(into, count, divisor);
-      }
+      detail::sum_and_divide(into, operands, n, count, divisor);
     };
   }
 
