@@ -191,6 +191,7 @@ class reducer {
       if (needs_usage()) start_usage_reduction();
     });
     record_.fix_graph();
+    phase_ = phase::finishing;
     lock.unlock();
     finish_step();
   }
@@ -204,6 +205,7 @@ class reducer {
       complete_if([](std::size_t) { return true; });
       if (needs_usage()) start_usage_reduction();
     });
+    phase_ = phase::finishing;
     lock.unlock();
     finish_step();
   }
@@ -246,7 +248,8 @@ class reducer {
   enum class phase : std::uint8_t {
     idle,
     armed,
-    given_up  ///< on this rank; the others are still to be met
+    finishing,  ///< inside wait(), which has seen all marks
+    given_up    ///< on this rank; the others are still to be met
   };
   static constexpr bool hook_takes_scaled = requires { requires Hook::takes_scaled_gradients; };
 
@@ -293,9 +296,9 @@ class reducer {
   }
 
   void check_mark(std::size_t slot) {
-    if (phase_ == phase::idle) {
+    if (phase_ == phase::idle || phase_ == phase::finishing) {
       throw reducer_error(record_.label(slot) +
-                          " was marked ready with no step under way: call prepare() first");
+                          " was marked ready with no step under way: call prepare() first, and wait() last");
     }
     if (phase_ == phase::armed) give_up_if(record_.objection_to_mark(slot));
     if (phase_ == phase::given_up) std::rethrow_exception(failure_);

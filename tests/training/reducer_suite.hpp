@@ -579,6 +579,12 @@ void view_keeps_gradients_across_rebuild() {
       ddp.mark_ready(i);
     }
     ddp.wait();
+
+    // A layout that stays the same stays where it is.
+    distributed_data_parallel same(comm, model.list, {.bucket_cap_mb = kib, .gradient_as_bucket_view = true});
+    const float* const place = same.template grad<float>(1).data();
+    for (int s = 0; s < 3; ++s) step(same, {2, 1, 0});
+    EXPECT(same.template grad<float>(1).data() == place);
   });
 }
 
@@ -732,6 +738,26 @@ struct greatest {
   }
 };
 
+/// Keeps what it was given.
+struct notes {
+  std::vector<std::size_t> indices = {}, counts = {};
+  ddpp::bucket_layout parameters = {};
+  std::vector<double> scales = {};
+  std::thread::id thread = {};
+  template <class C>
+  void operator()(C& comm, ddpp::gradient_bucket& bucket) {
+    indices.push_back(bucket.index());
+    counts.push_back(bucket.count());
+    parameters.emplace_back(bucket.parameters().begin(), bucket.parameters().end());
+    scales.push_back(bucket.scale());
+    EXPECT(bucket.dtype() == ddpp::dtype::float32 && bucket.is_last() == (bucket.index() == 1));
+    EXPECT(bucket.offsets().front() == 0 && bucket.offsets().back() == bucket.count());
+    text_of<ddpp::usage_error>([&] { (void)bucket.template data<double>(); });
+    thread = std::this_thread::get_id();
+    ddpp::all_reduce(comm, bucket.template data<float>(), ddpp::premul_sum(float(bucket.scale())));
+  }
+};
+
 struct throws_on_rank_1 {
   template <class C>
   void operator()(C& comm, ddpp::gradient_bucket& bucket) {
@@ -760,6 +786,15 @@ void hooks() {
       EXPECT(model.all(float(2 + s)));
     }
     EXPECT(ddp.hook().calls == 6);
+    distributed_data_parallel noted(comm, model.list, {.bucket_cap_mb = 2 * kib}, notes{});
+    model.fill(float(comm.rank()));
+    step(noted, {0, 1, 2});
+    EXPECT(std::abs(model.gradients[2][0] - 1) < 1e-6f);
+    const notes& seen = noted.hook();
+    EXPECT(seen.indices == std::vector<std::size_t>({0, 1}) && seen.parameters == noted.bucket_assignment());
+    EXPECT(seen.parameters == ddpp::bucket_layout({{2}, {0, 1}}));
+    EXPECT(seen.counts == std::vector<std::size_t>({300, 700}));
+    EXPECT(seen.scales == std::vector<double>(2, 1.0 / 3) && seen.thread != std::this_thread::get_id());
     distributed_data_parallel composed(comm, model.list, {}, ddpp::hooks::bf16_compress<greatest>{});
     model.fill(1.001f + float(comm.rank()));
     step(composed, {0, 1, 2});
