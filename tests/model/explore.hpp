@@ -37,12 +37,12 @@ outcome explore(rl::test_params& params, flaw with) {
   return {result, params.stop_iteration, story.str().c_str()};
 }
 
-/// So many executions, and 20 times as many in the long suites. Each choice is random.
+/// So many executions, and ten times as many in the long suites. Each choice is random.
 template <class Test>
 outcome at_random(rl::iteration_t executions, flaw with = {}) {
   rl::test_params params;
   params.search_type = rl::sched_random;
-  params.iteration_count = executions * (runs_long() ? 20 : 1);
+  params.iteration_count = executions * (runs_long() ? 10 : 1);
   return explore<Test, rl::random_scheduler>(params, with);
 }
 
@@ -57,12 +57,13 @@ outcome with_interruptions(unsigned most, flaw with = {}) {
 }
 
 inline void check_right(const outcome& found) {
+  MESSAGE("right in ", found.executions, " executions");
   INFO(found.story);
   CHECK(found.result == rl::test_result_success);
-  MESSAGE(found.executions, " executions");
 }
 
 inline void check_wrong(const outcome& found, rl::test_result_e expected) {
+  MESSAGE("wrong in execution ", found.executions);
   INFO(found.story);
   CHECK(found.result == expected);
 }

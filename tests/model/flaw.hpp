@@ -14,6 +14,8 @@ struct flaw {
     lost_increments,  ///< fetch_add does not add
     // In the steps:
     no_second_look,  ///< between announcing that one parks and sleeping
+    no_ring,         ///< a leader is not told that it has to ask for room
+    one_ballot,      ///< instead of two used in turn
     one_slot,        ///< instead of two used in turn
     no_begin_round,  ///< a slot is written again without asking who has read it
     late_read,       ///< of a slot of the round before, after arriving in this one

@@ -76,9 +76,9 @@ struct sleeping_ring_test : rl::test_suite<sleeping_ring_test<Entries>, 2> {
 };
 
 TEST_CASE("parking: no wake-up is lost") {
-  check_right(at_random<waking_test<1>>(100'000));
-  check_right(at_random<waking_test<3>>(100'000));
-  check_right(at_random<sleeping_ring_test<5>>(100'000));
+  check_right(at_random<waking_test<1>>(50'000));
+  check_right(at_random<waking_test<3>>(50'000));
+  check_right(at_random<sleeping_ring_test<5>>(50'000));
   check_right(with_interruptions<waking_test<2>>(3));
   check_right(with_interruptions<sleeping_ring_test<4>>(3));
 }

@@ -6,6 +6,9 @@
 #include <cstddef>
 #include <new>
 
+#include "agreement.hpp"
+#include "board.hpp"
+#include "messages.hpp"
 #include "parking.hpp"
 #include "ring.hpp"
 #include "slots.hpp"

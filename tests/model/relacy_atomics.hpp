@@ -27,6 +27,9 @@ inline constexpr int most_threads = 4;
 
 /// Stands in for `native_atomics`.
 struct relacy_atomics {
+  /// Whether sleeps may end by themselves, as if time had passed.
+  static inline bool sleeps_end = false;
+
   template <class T>
   class atomic;
   template <class T>
@@ -105,7 +108,8 @@ class relacy_atomics::atomic {
   void wait_while(T expected) noexcept {
     rl::context& context = rl::ctx();
     context.sched();
-    if (peek() == expected) sleepers_.park_current(context, false, context.is_random_sched(), false, here());
+    if (peek() == expected)
+      sleepers_.park_current(context, sleeps_end, context.is_random_sched(), false, here());
   }
   void wake_all() noexcept {
     rl::ctx().sched();

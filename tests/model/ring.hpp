@@ -44,12 +44,12 @@ struct ring_test : rl::test_suite<ring_test<Entries>, 2> {
 };
 
 TEST_CASE("ring: entries arrive whole and in order") {
-  check_right(at_random<ring_test<6>>(100'000));
+  check_right(at_random<ring_test<6>>(50'000));
   check_right(with_interruptions<ring_test<4>>(6));
 }
 
 TEST_CASE("ring: release and acquire would do") {
-  check_right(at_random<ring_test<6>>(100'000, {flaw::release_acquire}));
+  check_right(at_random<ring_test<6>>(50'000, {flaw::release_acquire}));
 }
 
 TEST_CASE("ring: release and acquire are needed on both sides, in both directions") {

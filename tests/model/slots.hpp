@@ -301,26 +301,26 @@ struct in_place_test : rl::test_suite<in_place_test<Ranks>, Ranks> {
   }
 };
 
-TEST_CASE("slots: each rank reads what the others wrote for this round") {
-  check_right(at_random<2>(flat_all_reduces, 50'000));
-  check_right(at_random<3>(flat_all_reduces, 20'000));
-  check_right(at_random<2>(sliced_all_reduces, 10'000));
-  check_right(at_random<3>(sliced_all_reduces, 5'000));
-  check_right(at_random<3>(broadcasts, 20'000));
-  check_right(at_random<3>(one_of_each, 10'000));
-  check_right(at_random<3>(reads_of_the_round_before, 20'000));
+TEST_CASE("slots: each rank reads what the others wrote for this round" * doctest::timeout(600)) {
+  check_right(at_random<2>(flat_all_reduces, 20'000));
+  check_right(at_random<3>(flat_all_reduces, 10'000));
+  check_right(at_random<2>(sliced_all_reduces, 5'000));
+  check_right(at_random<3>(sliced_all_reduces, 2'000));
+  check_right(at_random<3>(broadcasts, 10'000));
+  check_right(at_random<3>(one_of_each, 5'000));
+  check_right(at_random<3>(reads_of_the_round_before, 10'000));
   check_right(with_interruptions<2>(broadcasts, 2));
   check_right(with_interruptions<2>(reads_of_the_round_before, 2));
 }
 
 TEST_CASE("slots: buffers in symmetric memory are used by one rank at a time") {
-  check_right(at_random<in_place_test<3>>(20'000));
+  check_right(at_random<in_place_test<3>>(10'000));
   check_right(with_interruptions<in_place_test<2>>(2));
   check_wrong(at_random<in_place_test<2>>(20'000, {flaw::no_reductions}), rl::test_result_data_race);
 }
 
 TEST_CASE("slots: for ranks that do not sleep, release and acquire would do") {
-  check_right(at_random<2>(flat_all_reduces, 50'000, {flaw::release_acquire}, false));
+  check_right(at_random<2>(flat_all_reduces, 20'000, {flaw::release_acquire}, false));
   check_wrong(at_random<2>(flat_all_reduces, 50'000, {flaw::release_acquire}), rl::test_result_deadlock);
 }
 
