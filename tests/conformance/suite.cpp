@@ -13,3 +13,4 @@
 #include "point_to_point.hpp"
 #include "recovery.hpp"
 #include "scale.hpp"
+#include "symmetric.hpp"
