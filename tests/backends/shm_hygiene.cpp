@@ -23,23 +23,19 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <memory>
-#include <sched.h>
 #include <signal.h>
 #include <string>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 #include <vector>
 
 #include "../skip.hpp"
 #include "../support/leftovers.hpp"
+#include "../support/places.hpp"
 #include "../support/ranks.hpp"
 
 namespace {
@@ -47,28 +43,20 @@ namespace {
 using namespace std::chrono_literals;
 using ddpp::shm;
 using support::bootstrap_of;
+using support::can_make_hosts;
+using support::cannot;
+using support::forbid_memfd;
 using support::fork_child;
-using support::holdings;
+using support::in_own_process_table;
 using support::nothing_left;
+using support::on_host;
+using support::process;
 using support::says;
 using support::scratch_directory;
 using support::status_of;
 using support::text_of;
 
 constexpr std::size_t mib = std::size_t{1} << 20;
-constexpr int cannot = 77;
-
-// Processes.
-
-/// A child that ends at the latest when its parent or its time does.
-template <class F>
-pid_t process(F body) {
-  return fork_child([&] {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::alarm(100);
-    body();
-  });
-}
 
 void expect_all_end_well(const std::vector<pid_t>& children, const std::string& what) {
   std::string failed;
@@ -77,15 +65,14 @@ void expect_all_end_well(const std::vector<pid_t>& children, const std::string& 
     if (status != 0)
       failed += " " + what + " " + std::to_string(i) + " with status " + std::to_string(status);
   }
-  EXPECT(failed.empty() || (std::fprintf(stderr, "ended badly:%s\n", failed.c_str()), false));
+  support::expect(failed.empty(), "all end well, not" + failed);
 }
 
 /// body(rank, where the store is) in a process for each rank.
 template <class F>
 void run_ranks(int size, F body) {
   const scratch_directory directory;
-  const ddpp::file_store kept(
-      directory.file("store"));  // else it goes when a rank has left before others come
+  const ddpp::file_store kept(directory.file("store"));  // else it may go before all have come
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < size; ++rank) {
     ranks.push_back(process([&] { body(rank, directory.file("store")); }));
@@ -95,70 +82,6 @@ void run_ranks(int size, F body) {
 
 ddpp::bootstrap meeting_at(const std::string& path, int rank, int size) {
   return bootstrap_of(rank, size, std::make_shared<ddpp::file_store>(path));
-}
-
-// Places.
-
-/// This process gets namespaces of its own, by being root in one of users if need be.
-bool unshare(int kinds) {
-  if (::unshare(kinds) != 0) {
-    const std::string user = "0 " + std::to_string(::getuid()) + " 1",
-                      group = "0 " + std::to_string(::getgid()) + " 1";
-    if (::unshare(kinds | CLONE_NEWUSER) != 0) return false;
-    std::ofstream("/proc/self/uid_map") << user;
-    std::ofstream("/proc/self/setgroups") << "deny";
-    std::ofstream("/proc/self/gid_map") << group;
-  }
-  return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
-}
-
-/// Runs f in a process whose /dev/shm is a new one with so much room, where it leaves nothing.
-template <class F>
-pid_t on_host(const std::string& room, F f) {
-  return process([&] {
-    if (!unshare(CLONE_NEWNS) || ::mount("none", "/dev/shm", "tmpfs", 0, ("size=" + room).c_str()) != 0)
-      ::_exit(cannot);
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-    const holdings before = holdings::now();
-    f();
-    const std::string left = before.left_since();
-    EXPECT(left.empty() || (std::fprintf(stderr, "left behind:%s\n", left.c_str()), false));
-    EXPECT(::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD);
-  });
-}
-
-/// Runs f where the processes of others cannot be seen.
-template <class F>
-void in_own_process_table(F f) {
-  if (!unshare(CLONE_NEWPID | CLONE_NEWNS)) ::_exit(cannot);
-  const int status = status_of(process([&] {
-    if (::mount("proc", "/proc", "proc", 0, nullptr) != 0) ::_exit(cannot);
-    f();
-  }));
-  if (status != 0) ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
-}
-
-bool can_make_hosts() {
-  const auto try_all = [] {
-    const int status = status_of(process([] { in_own_process_table([] {}); }));
-    if (status != 0) ::_exit(cannot);
-  };
-  if (status_of(on_host("1m", try_all)) == 0) return true;
-  ddpp::testing::skip("cannot make namespaces");
-  return false;
-}
-
-/// Makes memfd_create fail, as a sandbox or an old kernel does.
-void forbid_memfd(int error) {
-  std::array<sock_filter, 4> program{{
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),  // the number of the system call
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  }};
-  sock_fprog filter{program.size(), program.data()};
-  EXPECT(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-  EXPECT(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
 }
 
 // What ranks do.
@@ -177,8 +100,8 @@ void expect_sums(C& comm) {
 }
 
 void expect_bytes_in(const std::string& text) {
-  EXPECT((says(text, " bytes needed, ") && says(text, " bytes available")) ||
-         (std::fprintf(stderr, "without bytes: \"%s\"\n", text.c_str()), false));
+  support::expect(says(text, " bytes needed, ") && says(text, " bytes available"),
+                  "an error with bytes needed and available, not \"" + text + "\"");
 }
 
 template <class C>
