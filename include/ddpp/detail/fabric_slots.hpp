@@ -13,7 +13,7 @@
 // A slot is written again two rounds later, and begin_round() waits until all have arrived in the round
 // between. Whoever has arrived there has read all that it wanted of the round before. The same holds for what
 // is said beside the numbers. (All this while rounds end: see open().) The numbers are sequentially
-// consistent, for the sleeping and waking of fabric_slot.
+// consistent, for the sleeping and waking of parking.hpp.
 //
 // A buffer in symmetric memory need not pass through a slot: its rank says where it is when it arrives.
 #pragma once
