@@ -6,12 +6,10 @@
 #include <ddpp/detail/copy.hpp>
 #include <ddpp/detail/vector_loops.hpp>
 #include <ddpp/dtype.hpp>
-#include <ddpp/error.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <span>
-#include <string>
 #include <type_traits>
 
 namespace ddpp::detail {
@@ -33,7 +31,8 @@ void copy_scaled(T* to, const T* from, std::size_t count, double factor) {
   multiply_into(to, from, count, factor);
 }
 
-/// f(at, length) for blocks of doubles on their way to or from floats, which stay in the innermost cache.
+/// Doubles on their way to 16 bits and back are floats in between, so many that they stay in the innermost
+/// cache.
 inline constexpr std::size_t converted_at_once = 512;
 
 /// to[i] = Narrow(from[i] * factor): float and double to 16 bits.

@@ -20,6 +20,9 @@ namespace ddpp::detail {
 template <class T>
 using arithmetic_t = std::conditional_t<is_16_bit_float<T>, float, T>;
 
+template <class Op, class... Others>
+inline constexpr bool is_one_of = (std::is_same_v<Op, Others> || ...);
+
 /// What the bits of a T are for an operation: 16-bit floats of other libraries are the same as ours, and
 /// integers wrap around, which only unsigned ones may.
 template <class T, class Op>
@@ -28,7 +31,7 @@ constexpr auto operand_type() {
     return std::type_identity<half>();
   else if constexpr (dtype_of<T> == dtype::bfloat16)
     return std::type_identity<bfloat16>();
-  else if constexpr (std::is_integral_v<T> && !std::is_same_v<Op, min_t> && !std::is_same_v<Op, max_t>)
+  else if constexpr (std::is_integral_v<T> && !is_one_of<Op, min_t, max_t>)
     return std::make_unsigned<T>();
   else
     return std::type_identity<T>();
@@ -36,23 +39,11 @@ constexpr auto operand_type() {
 template <class T, class Op>
 using operand_t = typename decltype(operand_type<T, Op>())::type;
 
-/// The operations that are done on vectors; others are not known, or T is not.
+/// Whether the loops know the operation and the type.
 template <class Op, class T>
-inline constexpr bool is_vector_operation = false;
-template <class T>
-inline constexpr bool is_vector_operation<sum_t, T> = dtype_of<T> != dtype::custom;
-template <class T>
-inline constexpr bool is_vector_operation<prod_t, T> = dtype_of<T> != dtype::custom;
-template <class T>
-inline constexpr bool is_vector_operation<min_t, T> = dtype_of<T> != dtype::custom;
-template <class T>
-inline constexpr bool is_vector_operation<max_t, T> = dtype_of<T> != dtype::custom;
-template <class T>
-inline constexpr bool is_vector_operation<band_t, T> = std::integral<T>&& dtype_of<T> != dtype::custom;
-template <class T>
-inline constexpr bool is_vector_operation<bor_t, T> = std::integral<T>&& dtype_of<T> != dtype::custom;
-template <class T>
-inline constexpr bool is_vector_operation<bxor_t, T> = std::integral<T>&& dtype_of<T> != dtype::custom;
+inline constexpr bool is_vector_operation = dtype_of<T> != dtype::custom &&
+                                            (is_one_of<Op, sum_t, prod_t, min_t, max_t> ||
+                                             (std::is_integral_v<T> && is_one_of<Op, band_t, bor_t, bxor_t>));
 
 template <class E, class T>
 E element(const T* from, std::size_t i) {
@@ -210,8 +201,8 @@ DDPP_INLINE vector<std::uint32_t, 8> widen_words(vector<std::uint16_t, 8> words)
 
 DDPP_INLINE vector<float, 8> widen_half(vector<std::uint16_t, 8> halves) {
   vector<float, 8> floats = __builtin_ia32_vcvtph2ps256((vector<short, 8>)halves);
-  asm(""
-      : "+x"(floats));  // clang would compare halves, not floats, and as there is no instruction one by one
+  // Or clang compares halves instead, for which there is no instruction, one by one.
+  asm("" : "+x"(floats));
   return floats;
 }
 
