@@ -127,7 +127,7 @@ template <class T>
 concept has_shared_slots = requires(T& t, int rank, const void* data, std::size_t size,
                                     ddpp::deadline until) {
   t.shared_slots().open();
-  t.shared_slots().begin_round(until);
+  t.shared_slots().begin_round(size, until);
   { t.shared_slots().slot(rank) } -> std::same_as<std::byte*>;
   { t.shared_slots().last_slot(rank) } -> std::same_as<std::byte*>;
   t.shared_slots().arrive(t.shared_slots().find(data, size));
@@ -137,7 +137,7 @@ concept has_shared_slots = requires(T& t, int rank, const void* data, std::size_
   t.shared_slots().reduced();
   t.shared_slots().await_reductions(until);
   t.shared_slots().next_round();
-  { std::remove_reference_t<decltype(t.shared_slots())>::bytes } -> std::convertible_to<std::size_t>;
+  { t.shared_slots().most_bytes() } -> std::same_as<std::size_t>;
 };
 
 /// Can give the ranks memory that all of them see: rank 0 makes a window of so many bytes for each rank and

@@ -35,6 +35,10 @@ struct relacy_atomics {
   template <class T>
   class plain;
 
+  template <class T>
+  static void publish(atomic<T>& word, T value) noexcept {
+    word.store(value);
+  }
   static void wait(atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds) noexcept;
   static void wake_all(atomic<std::uint32_t>& word) noexcept;
 

@@ -11,6 +11,7 @@
 #include <ddpp/fingerprint.hpp>
 #include <ddpp/op.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -27,17 +28,18 @@ namespace model {
 template <class T>
 using plain = relacy_atomics::plain<T>;
 
-/// Stands in for fabric_memory. Each look for a slot counts as an access to all of it: by its owner before it
-/// has arrived, a write.
+/// Stands in for fabric_memory. Room for slots is watched in pieces of 512 bytes.
 template <int Ranks>
 class slot_memory {
  public:
   using atomics = relacy_atomics;
-  static constexpr std::size_t staging_bytes = std::size_t{8} << 10;
+  static constexpr std::size_t room = std::size_t{16}
+                                      << 10;  // three slots of 4 KiB, and the two for small ones
 
   struct rank_slot {
     model::parking parking;
     ddpp::detail::fabric_arrival_flag<relacy_atomics> arrivals[2];
+    ddpp::detail::fabric_collective collectives[2];
     relacy_atomics::atomic<std::uint64_t> reduced{0};
   };
 
@@ -46,15 +48,24 @@ class slot_memory {
   }
   static constexpr int ranks() { return Ranks; }
   rank_slot& slot(int rank) { return slots_[rank]; }
-  std::byte* staging(int rank, bool odd) {
-    if (has(flaw::one_slot)) odd = false;
-    const auto number = static_cast<std::size_t>(rank) * 2 + odd;
-    if (rank == static_cast<int>(rl::thread_index()) && !has_arrived(rank, odd)) {
-      accesses_[number] = 0;
-    } else {
-      (void)static_cast<int>(accesses_[number]);
-    }
-    return bytes_[number].data();
+  std::byte* staging(int rank) { return bytes_[rank].data(); }
+  static constexpr std::size_t staging_bytes() { return room; }
+  static bool ranks_share_a_cache() { return true; }
+
+  /// Counts as an access to all of a slot.
+  void touch(int rank, const std::byte* slot, std::size_t bytes, bool writes) {
+    const auto access = [&](plain<int>& piece) {
+      if (writes)
+        piece = 0;
+      else
+        (void)static_cast<int>(piece);
+    };
+    if (slot == slots_[rank].arrivals[0].bytes) return access(pieces_[rank][pieces]);
+    if (slot == slots_[rank].arrivals[1].bytes) return access(pieces_[rank][pieces + 1]);
+    // Of large slots the pieces that belong to one slot alone; small ones begin with a piece.
+    const auto at = static_cast<std::size_t>(slot - bytes_[rank].data());
+    const std::size_t first = (at + piece_bytes - 1) / piece_bytes, end = (at + bytes) / piece_bytes;
+    for (std::size_t i = first; i < std::max(end, first + 1); ++i) access(pieces_[rank][i]);
   }
 
   void reserve_staging(int) {}
@@ -62,14 +73,11 @@ class slot_memory {
   static ddpp::failure first_failure() { return {}; }
 
  private:
-  bool has_arrived(int rank, bool odd) {
-    const auto& arrivals = slots_[rank].arrivals;
-    return arrivals[odd].round.peek() > arrivals[!odd].round.peek();
-  }
+  static constexpr std::size_t piece_bytes = 512, pieces = room / piece_bytes;
 
   rank_slot slots_[Ranks];
-  plain<int> accesses_[2 * Ranks];
-  std::array<std::byte, staging_bytes> bytes_[2 * Ranks];
+  plain<int> pieces_[Ranks][pieces + 2];  // the last two: slots in flags
+  std::array<std::byte, room> bytes_[Ranks];
 };
 
 /// Stands in for memory_link and message_engine.
@@ -107,10 +115,35 @@ class slots_of_rank
     : public ddpp::detail::basic_fabric_slots<slot_memory<Ranks>, slot_waiter<Ranks>, slot_waiter<Ranks>> {
  public:
   using basic = ddpp::detail::basic_fabric_slots<slot_memory<Ranks>, slot_waiter<Ranks>, slot_waiter<Ranks>>;
-  using basic::basic;
-  void begin_round(ddpp::deadline until) {
-    if (!has(flaw::no_begin_round)) basic::begin_round(until);
+
+  slots_of_rank(slot_memory<Ranks>& memory, slot_waiter<Ranks>& waiter, int rank)
+      : basic(memory, waiter, waiter, rank), memory_(memory), rank_(rank) {}
+
+  void begin_round(std::size_t bytes, ddpp::deadline until) {
+    if (!has(flaw::no_begin_round)) basic::settle(until);
+    basic::take_slot(bytes);
+    last_bytes_ = bytes_;
+    bytes_ = bytes;
+    has_arrived_ = false;
   }
+  std::byte* slot(int rank) { return look(rank, basic::slot(rank), bytes_); }
+  std::byte* last_slot(int rank) { return look(rank, basic::last_slot(rank), last_bytes_); }
+  void arrive(const ddpp::detail::symmetric_place& place = {}) {
+    has_arrived_ = true;
+    basic::arrive(place);
+  }
+
+ private:
+  std::byte* look(int rank, std::byte* slot, std::size_t bytes) {
+    if (has(flaw::one_slot)) slot = memory_.staging(rank);
+    memory_.touch(rank, slot, bytes, rank == rank_ && !has_arrived_);
+    return slot;
+  }
+
+  slot_memory<Ranks>& memory_;
+  const int rank_;
+  std::size_t bytes_ = 0, last_bytes_ = 0;
+  bool has_arrived_ = false;
 };
 
 /// A rank's communicator, and its transport.
@@ -120,7 +153,7 @@ class slots_comm {
   using transport_type = slots_comm;
 
   slots_comm(slot_memory<Ranks>& memory, int rank, bool sleeps)
-      : rank_(rank), waiter_(memory, rank, sleeps), slots_(memory, waiter_, waiter_, rank) {}
+      : rank_(rank), waiter_(memory, rank, sleeps), slots_(memory, waiter_, rank) {}
 
   int rank() const { return rank_; }
   static int size() { return Ranks; }
@@ -130,7 +163,7 @@ class slots_comm {
 
   /// As memory_transport does before each collective.
   void enter() {
-    slots_.begin_round(deadline());
+    if (!has(flaw::no_begin_round)) slots_.settle(deadline());
     print_.sequence += 1;
     slots_.enter(print_);
   }
@@ -177,7 +210,7 @@ void flat_all_reduces(slots_comm<Ranks>& comm) {
 template <int Ranks>
 void sliced_all_reduces(slots_comm<Ranks>& comm) {
   const std::size_t per_chunk =
-      (slot_memory<Ranks>::staging_bytes - 64) / (Ranks + 1) / sizeof(double) * Ranks;
+      (comm.shared_slots().most_bytes() - 64) / (Ranks + 1) / sizeof(double) * Ranks;
   all_reduces(comm, per_chunk * 7 / 2, 2);
 }
 
@@ -228,7 +261,7 @@ void reads_of_the_round_before(slots_comm<Ranks>& comm) {
         if (round > 0 && rank != comm.rank()) RL_ASSERT(number_in(slots.last_slot(rank)) == round - 1);
       }
     };
-    slots.begin_round(comm.deadline());
+    slots.begin_round(64, comm.deadline());
     number_in(slots.slot(comm.rank())) = round;
     if (!has(flaw::late_read)) read();
     slots.arrive();
@@ -284,7 +317,7 @@ struct in_place_test : rl::test_suite<in_place_test<Ranks>, Ranks> {
     for (int i = 0; i < 3; ++i) {
       for (auto& slice : buffers[rank]) slice = i;
       comm.enter();
-      slots.begin_round(comm.deadline());
+      slots.begin_round(0, comm.deadline());
       slots.arrive({.number = 1, .offset = rank});
       slots.await_arrivals(comm.deadline());
       int sum = 0;

@@ -86,12 +86,13 @@ struct staged {
     const int rank = comm.rank();
     std::size_t largest = 0;
     for (int r = 0; r < comm.size(); ++r) largest = std::max(largest, blocks.size(r));
+    const std::size_t most = std::min(slots.most_bytes(), largest);
     symmetric_place mine = slots.find(data.data(), data.size());
     std::size_t done = 0;
     do {
-      const auto length = [&](int r) { return part_of_block(blocks.size(r), done, slots.bytes); };
-      const bool in_place = show(comm, slots, mine, [&] {
-        copy(slots.slot(rank), data.data() + blocks.offset(rank) + done, length(rank));
+      const auto length = [&](int r) { return part_of_block(blocks.size(r), done, most); };
+      const bool in_place = show(comm, slots, mine, most, [&] {
+        put(slots, slots.slot(rank), data.data() + blocks.offset(rank) + done, length(rank));
       });
       if (in_place) {
         for_each_other(comm, [&](int peer) {
@@ -104,7 +105,7 @@ struct staged {
         copy(data.data() + blocks.offset(peer) + done, slots.slot(peer), length(peer));
       });
       slots.next_round();
-      done += slots.bytes;
+      done += most;
     } while (done < largest);
   }
 
@@ -116,11 +117,12 @@ struct staged {
     auto& slots = open(comm);
     const bool sends = comm.rank() == root;
     symmetric_place mine = slots.find(data.data(), data.size());
+    const std::size_t most = std::min(slots.most_bytes(), data.size());
     std::size_t done = 0;
     do {
-      const std::size_t length = part_of_block(data.size(), done, slots.bytes);
-      slots.begin_round(comm.deadline());
-      if (sends && mine.number == 0) copy(slots.slot(root), data.data() + done, length);
+      const std::size_t length = part_of_block(data.size(), done, most);
+      slots.begin_round(most, comm.deadline());
+      if (sends && mine.number == 0) put(slots, slots.slot(root), data.data() + done, length);
       slots.arrive(mine);
       if (!sends) slots.await_arrival(root, comm.deadline());
       const bool root_is_in_place = sends ? mine.number != 0 : slots.place_of(root).number != 0;
@@ -132,7 +134,7 @@ struct staged {
         }
       } else {
         if (!sends) copy(data.data() + done, slots.slot(root), length);
-        done += slots.bytes;
+        done += most;
       }
       mine = {};
       slots.next_round();
@@ -143,7 +145,7 @@ struct staged {
   requires has_shared_slots<typename Comm::transport_type>
   void barrier(Comm& comm) const {
     auto& slots = open(comm);
-    slots.begin_round(comm.deadline());
+    slots.begin_round(0, comm.deadline());
     slots.arrive();
     slots.await_arrivals(comm.deadline());
     slots.next_round();
@@ -156,11 +158,13 @@ struct staged {
   static constexpr bool fits_slots = sizeof(T) <= 4096 && alignof(T) <= 64;
 
   /// What each rank reads of the others in a flat all-reduce: beyond, slices are less work.
-  static constexpr std::size_t most_flat_bytes = std::size_t{8} << 10;
+  static constexpr std::size_t most_flat_bytes = std::size_t{2} << 10;
   /// Symmetric buffers up to this size go through slots, too: one synchronisation costs less than two.
   static constexpr std::size_t least_in_place_bytes = std::size_t{1} << 10;
   /// Bytes reduced at a time, so that they stay in the innermost cache until they have been copied on.
   static constexpr std::size_t cached_bytes = std::size_t{8} << 10;
+  /// A sliced all-reduce shows so much at a time.
+  static constexpr std::size_t most_chunk_bytes = std::size_t{256} << 10;
   static constexpr std::size_t line = 64;
 
   // Reductions: into[i] = that of operands[0][i], operands[1][i], ..., where `into` may be one of the
@@ -202,7 +206,6 @@ struct staged {
       return reduce_in_steps(
           data.data(), data.size(), 1, [&](int) { return data.data(); }, reduce, nothing);
     auto& slots = open(comm);
-    static_assert(std::remove_reference_t<decltype(slots)>::bytes >= most_flat_bytes);
     const std::size_t bytes = data.size_bytes();
     symmetric_place mine;
     if (bytes > least_in_place_bytes) mine = slots.find(data.data(), bytes);
@@ -215,9 +218,11 @@ struct staged {
   template <class Comm, class Slots, class T, class Reduce>
   static void flat(Comm& comm, Slots& slots, std::span<T> data, symmetric_place mine, const Reduce& reduce) {
     const auto in_slot = [&](int rank) { return reinterpret_cast<T*>(slots.slot(rank)); };
-    if (show(comm, slots, mine, [&] { copy(in_slot(comm.rank()), data.data(), data.size()); }))
+    const auto operand_of = [&](int r) -> const T* { return r == comm.rank() ? data.data() : in_slot(r); };
+    if (show(comm, slots, mine, data.size_bytes(),
+             [&] { put(slots, in_slot(comm.rank()), data.data(), data.size()); }))
       return all_reduce_in_place(comm, slots, data, mine, reduce);
-    reduce_in_steps(data.data(), data.size(), comm.size(), in_slot, reduce, nothing);
+    reduce_in_steps(data.data(), data.size(), comm.size(), operand_of, reduce, nothing);
     slots.next_round();
   }
 
@@ -225,28 +230,30 @@ struct staged {
   static void sliced(Comm& comm, Slots& slots, std::span<T> data, symmetric_place mine,
                      const Reduce& reduce) {
     const int n = comm.size(), rank = comm.rank();
-    const std::size_t most = chunk_length<T>(slots.bytes, n);
+    const std::size_t most =
+        std::min(data.size(), chunk_length<T>(std::min(slots.most_bytes(), most_chunk_bytes), n));
+    const std::size_t input_bytes = round_up(most * sizeof(T));
+    const std::size_t slot_bytes = input_bytes + detail::partition(most, n).size(0) * sizeof(T);
     // In a slot: the elements of a chunk, at the places that they have in it; then a slice of the chunk
     // before.
     const auto inputs = [](std::byte* slot) { return reinterpret_cast<T*>(slot); };
-    const auto slice = [&](std::byte* slot) {
-      return reinterpret_cast<T*>(slot + round_up(most * sizeof(T)));
-    };
+    const auto slice = [&](std::byte* slot) { return reinterpret_cast<T*>(slot + input_bytes); };
     std::span<T> before;  // the chunk that is reduced
     for (std::size_t done = 0; done < data.size() || !before.empty(); done += before.size()) {
       const std::span<T> chunk = data.subspan(done, std::min(most, data.size() - done));
-      const bool in_place = show(comm, slots, mine, [&] {
+      const bool in_place = show(comm, slots, mine, slot_bytes, [&] {
         const detail::partition slices(chunk.size(), n), reduced(before.size(), n);
         const std::size_t begin = slices.offset(rank), end = begin + slices.size(rank);
-        copy(inputs(slots.slot(rank)), chunk.data(), begin);
-        copy(inputs(slots.slot(rank)) + end, chunk.data() + end, chunk.size() - end);
+        put(slots, inputs(slots.slot(rank)), chunk.data(), begin);
+        put(slots, inputs(slots.slot(rank)) + end, chunk.data() + end, chunk.size() - end);
         T* const own = before.data() + reduced.offset(rank);
         const auto operand_of = [&](int r) -> const T* {
           return r == rank ? own : inputs(slots.last_slot(r)) + reduced.offset(rank);
         };
-        reduce_in_steps(
-            own, reduced.size(rank), n, operand_of, reduce,
-            [&](std::size_t at, std::size_t count) { copy(slice(slots.slot(rank)) + at, own + at, count); });
+        reduce_in_steps(own, reduced.size(rank), n, operand_of, reduce,
+                        [&](std::size_t at, std::size_t count) {
+                          put(slots, slice(slots.slot(rank)) + at, own + at, count);
+                        });
       });
       if (in_place) return all_reduce_in_place(comm, slots, data, mine, reduce);
       const detail::partition reduced(before.size(), n);
@@ -293,19 +300,19 @@ struct staged {
       return reduce_in_steps(
           out.data(), out.size(), 1, [&](int) { return in.data(); }, reduce, nothing);
     auto& slots = open(comm);
-    const std::size_t most = slots.bytes / static_cast<std::size_t>(n) / line * line / sizeof(T);
     std::size_t largest = 0;
     for (int r = 0; r < n; ++r) largest = std::max(largest, blocks.size(r));
+    const std::size_t most = std::min(largest, slots.most_bytes() / static_cast<std::size_t>(n) / sizeof(T));
     symmetric_place mine = slots.find(in.data(), in.size_bytes());
     std::size_t done = 0;
     do {
       const auto for_rank = [&](std::byte* slot, int r) {
         return reinterpret_cast<T*>(slot) + static_cast<std::size_t>(r) * most;
       };
-      const bool in_place = show(comm, slots, mine, [&] {
+      const bool in_place = show(comm, slots, mine, most * static_cast<std::size_t>(n) * sizeof(T), [&] {
         for_each_other(comm, [&](int peer) {
-          copy(for_rank(slots.slot(rank), peer), in.data() + blocks.offset(peer) + done,
-               part_of_block(blocks.size(peer), done, most));
+          put(slots, for_rank(slots.slot(rank), peer), in.data() + blocks.offset(peer) + done,
+              part_of_block(blocks.size(peer), done, most));
         });
       });
       const T* const own = in.data() + blocks.offset(rank);
@@ -342,9 +349,9 @@ struct staged {
   /// where they are. False if all are in slots; it takes a second round to come to that if only some have a
   /// place.
   template <class Comm, class Slots, class Write>
-  static bool show(Comm& comm, Slots& slots, symmetric_place& mine, Write write) {
+  static bool show(Comm& comm, Slots& slots, symmetric_place& mine, std::size_t slot_bytes, Write write) {
     for (;;) {
-      slots.begin_round(comm.deadline());
+      slots.begin_round(slot_bytes, comm.deadline());
       if (mine.number == 0) write();
       slots.arrive(mine);
       slots.await_arrivals(comm.deadline());
@@ -394,6 +401,11 @@ struct staged {
     return (bytes + line - 1) / line * line;
   }
 
+  /// Into this rank's slot.
+  template <class Slots, class T>
+  static void put(Slots& slots, T* to, const T* from, std::size_t count) {
+    slots.put(reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), count * sizeof(T));
+  }
   template <class T>
   static void copy(T* to, const T* from, std::size_t count) {
     detail::copy_bytes(reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from),

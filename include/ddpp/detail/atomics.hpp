@@ -18,6 +18,15 @@ struct native_atomics {
   template <class T>
   using plain = T;
 
+  /// A sequentially consistent store, for a word that others poll: as a store and a fence, between which
+  /// nothing holds the word's cache line back. (An exchange would, and who polls takes the line away in the
+  /// midst of it.)
+  template <class T>
+  static void publish(atomic<T>& word, T value) noexcept {
+    word.store(value, std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+
   static void wait(atomic<std::uint32_t>& word, std::uint32_t expected,
                    std::chrono::nanoseconds most) noexcept {
     futex_wait(word, expected, most);

@@ -36,7 +36,7 @@ namespace ddpp::detail {
 inline constexpr std::size_t fabric_chunk_bytes = std::size_t{64} << 10;
 inline constexpr int fabric_chunks = 16;  // per rank
 inline constexpr std::size_t fabric_inline_bytes = 192;
-inline constexpr std::size_t fabric_slot_bytes = std::size_t{256} << 10;  // two per rank
+inline constexpr std::size_t most_staging_bytes = std::size_t{8} << 20;  // per rank
 inline constexpr std::uint32_t fabric_ring_slots = 16;
 
 /// A piece of a message on its way. The first piece speaks for the message.
@@ -53,21 +53,27 @@ static_assert(sizeof(fabric_entry) == 256);
 
 using fabric_ring = spsc_ring<fabric_entry, fabric_ring_slots>;
 
-/// How far a rank is in the rounds of fabric_slots. The rest is written before `round`.
+/// How far a rank is in the rounds of fabric_slots: a cache line that the others wait for. The rest is
+/// written before `round`. (No two of them are neighbours, as processors fetch lines in pairs.)
 template <class Atomics = native_atomics>
-struct alignas(64) fabric_arrival_flag {
+struct alignas(128) fabric_arrival_flag {
   template <class T>
   using plain = typename Atomics::template plain<T>;
+  static constexpr std::size_t inline_bytes = 32;
 
   typename Atomics::template atomic<std::uint64_t> round{0};
-  plain<fingerprint> print{};
-  plain<std::uint32_t> history{0};  ///< a hash of its collectives before this one
-  plain<std::uint32_t> window{0};   ///< the symmetric one that its buffer lies in, or 0
-  plain<std::uint64_t> offset{0};   ///< bytes into its part of the window
-  // On a line that only a mismatch makes one read:
-  plain<fingerprint> before{};  ///< its collective before this one
+  plain<std::uint64_t> digest{0};             ///< of its collective, and of all before
+  plain<std::uint64_t> offset{0};             ///< where in its part of the window its buffer begins, in bytes
+  plain<std::uint32_t> window{0};             ///< the symmetric one that its buffer lies in, or 0
+  alignas(32) std::byte bytes[inline_bytes];  ///< the slot, where so few are enough
 };
-static_assert(sizeof(fabric_arrival_flag<>) == 128);
+static_assert(sizeof(fabric_arrival_flag<>) == 128 && offsetof(fabric_arrival_flag<>, bytes) == 32);
+
+/// What the digest in a flag stands for. Read only where digests differ.
+struct alignas(128) fabric_collective {
+  std::uint64_t digest = 0;
+  fingerprint now, before;
+};
 
 /// What a rank says to a decision: see fabric_agreement.
 struct fabric_ballot {
@@ -85,11 +91,14 @@ enum class fabric_presence : std::uint32_t { absent, here, left };
 inline constexpr std::uint32_t wake_for_messages = 1;
 inline constexpr std::uint32_t wake_for_room = 2;
 
-struct alignas(64) fabric_slot {
+struct alignas(128) fabric_slot {
   detail::parking<> parking;  // of the rank's leader
   alignas(64) std::atomic<fabric_presence> presence{fabric_presence::absent};
   alignas(64) state_board<> board;
   std::atomic<std::int64_t> process{0};  // its number in /proc; 0: not known
+  std::uint64_t last_level_cache{0};     // written before `presence`
+
+  fabric_collective collectives[2];  // the latest two, in turn
 
   // Why the group fails, in this rank's words: written once, before the compare-exchange of `first_failure`.
   alignas(64) failure_kind failure_is{failure_kind::none};
@@ -100,17 +109,18 @@ struct alignas(64) fabric_slot {
   chunk_flag<> chunks[fabric_chunks];
 
   fabric_arrival_flag<> arrivals[2];  // for even and odd rounds
-  alignas(64) std::atomic<std::uint64_t> reduced{0};
+  alignas(128) std::atomic<std::uint64_t> reduced{0};
 
-  alignas(64) fabric_ballot ballots[2];  // for even and odd numbers
+  alignas(128) fabric_ballot ballots[2];  // for even and odd numbers
 };
 
 struct fabric_header {
-  static constexpr std::uint64_t right_magic = 0x6464'7070'6661'6236;  // changes with the layout
+  static constexpr std::uint64_t right_magic = 0x6464'7070'6661'6237;  // changes with the layout
 
   std::uint64_t magic;
   block_name nonce;
   std::uint32_t ranks;
+  std::uint64_t staging_bytes;
   alignas(64) std::atomic<std::uint32_t> first_failure{0};  // 1 + the rank whose words count, or 0
   alignas(64) futex_word attached{0};                       // how many ranks are or were here
   std::atomic<std::uint32_t> moved{0};                      // everyone has to come to another block instead
@@ -140,7 +150,7 @@ struct fabric_layout {
   /// What must be there from the start, and all.
   std::size_t initial_bytes() const { return rings(); }
   std::size_t staging() const { return round_up(rings() + size * size * sizeof(fabric_ring)); }
-  std::size_t total_bytes() const { return staging() + size * 2 * fabric_slot_bytes; }
+  std::size_t total_bytes() const { return staging() + size * most_staging_bytes; }
 };
 
 /// Memory of all ranks' that one of them has made, and how the others find it.
@@ -199,14 +209,22 @@ class fabric_memory {
   fabric_ring& ring(int from, int to) const noexcept { return *at<fabric_ring>(layout_.ring(from, to)); }
 
   void reserve_staging(int rank) {
-    reserve(layout_.staging() + static_cast<std::size_t>(rank) * 2 * fabric_slot_bytes,
-            2 * fabric_slot_bytes);
+    reserve(layout_.staging() + static_cast<std::size_t>(rank) * most_staging_bytes, staging_bytes());
   }
-  static constexpr std::size_t staging_bytes = fabric_slot_bytes;
+  /// Whether the ranks run on cores with a cache in common, as far as the system tells.
+  bool ranks_share_a_cache() const noexcept {
+    const std::uint64_t first = slot(0).last_level_cache;
+    for (int rank = 1; rank < ranks_; ++rank) {
+      if (slot(rank).last_level_cache != first) return false;
+    }
+    return first != 0;
+  }
+
+  /// Room for a rank's slots, the same for all.
+  std::size_t staging_bytes() const noexcept { return header().staging_bytes; }
   /// Not touched before its owner has reserved it.
-  std::byte* staging(int rank, bool odd) const noexcept {
-    return base_ + layout_.staging() +
-           (static_cast<std::size_t>(rank) * 2 + (odd ? 1 : 0)) * fabric_slot_bytes;
+  std::byte* staging(int rank) const noexcept {
+    return base_ + layout_.staging() + static_cast<std::size_t>(rank) * most_staging_bytes;
   }
 
   /// One load.
@@ -248,6 +266,7 @@ class fabric_memory {
     header->magic = fabric_header::right_magic;
     header->nonce = nonce;
     header->ranks = static_cast<std::uint32_t>(ranks_);
+    header->staging_bytes = most_staging_bytes;
   }
 
  private:

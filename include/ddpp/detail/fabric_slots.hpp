@@ -2,7 +2,7 @@
 // Memory in which ranks show each other parts of their buffers and say how far they are, for collectives that
 // need no messages.
 //
-// Each rank has two slots, used in turn. A round is:
+// A round is:
 //
 //     1. begin_round(), write to the slot, arrive(): the round's number is stored, and whoever sleeps is
 //     woken
@@ -10,10 +10,14 @@
 //     3. where the round has a second half: write what was reduced, reduced(), await_reductions()
 //     4. next_round(), after the last read
 //
-// A slot is written again two rounds later, and begin_round() waits until all have arrived in the round
-// between. Whoever has arrived there has read all that it wanted of the round before. The same holds for what
-// is said beside the numbers. (All this while rounds end: see open().) The numbers are sequentially
-// consistent, for the sleeping and waking of parking.hpp.
+// Slots, but for small ones, are laid one after the other around a rank's room for them, which is three times
+// the largest: no slot overlaps that of the round before. begin_round() waits until all have arrived in the
+// round before; whoever has arrived there has read all that it wanted of older ones. The same holds for what
+// is said beside the numbers, of which there are two sets in turn. (All this while rounds end: see open().)
+// The numbers are sequentially consistent, for the sleeping and waking of parking.hpp.
+//
+// The room is larger than a processor's innermost caches on purpose. A slot that comes to lines which another
+// core has read just before, and still has, must wait for that to let go of each.
 //
 // A buffer in symmetric memory need not pass through a slot: its rank says where it is when it arrives.
 #pragma once
@@ -22,6 +26,7 @@
 #include <ddpp/detail/memory_fabric.hpp>
 #include <ddpp/detail/message_engine.hpp>
 #include <ddpp/detail/probe.hpp>
+#include <ddpp/detail/streaming_copy.hpp>
 #include <ddpp/detail/symmetric_window.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
@@ -41,18 +46,24 @@ namespace ddpp::detail {
 
 template <class Memory, class Link, class Engine>
 class basic_fabric_slots {
- public:
-  static constexpr std::size_t bytes = Memory::staging_bytes;
+  using arrival_flag = fabric_arrival_flag<typename Memory::atomics>;
 
+ public:
   basic_fabric_slots(Memory& memory, Link& link, Engine& engine, int rank)
       : memory_(memory), link_(link), engine_(engine), rank_(rank) {}
 
   const std::shared_ptr<symmetric_windows>& windows() const noexcept { return windows_; }
 
+  /// The largest slot, in bytes.
+  std::size_t most_bytes() const noexcept {
+    return (memory_.staging_bytes() - 2 * small_bytes) / 3 / line * line;
+  }
+
   /// The next collective begins.
   void enter(const fingerprint& print) noexcept {
-    history_ = hash_of(history_, print_);
-    before_ = std::exchange(print_, print);
+    digest_ = hash_of(digest_, print);
+    memory_.slot(rank_).collectives[++entered_ % 2] = {digest_, print, print_};
+    print_ = print;
   }
 
   /// Before the rounds of a collective. Makes this rank's slots usable; throws `resource_error`, and
@@ -63,25 +74,39 @@ class basic_fabric_slots {
     if (is_open_) return;
     memory_.reserve_staging(rank_);
     DDPP_PROBE(slots_reserved);
+    streams_ = !memory_.ranks_share_a_cache();
     is_open_ = true;
   }
 
-  /// Blocks until all have arrived in the round before, so that this rank's slot may be written. Fails the
-  /// group where one was in another collective there.
-  void begin_round(deadline until) {
-    if (all_arrived_ + 1 >= round_) return;
-    await_all(round_ - 1, until);
+  /// Blocks until all have arrived in the round before. Fails the group where one was in another collective
+  /// there.
+  void settle(deadline until) {
+    if (all_arrived_ + 1 < round_) await_all(round_ - 1, until);
   }
-
   /// The collective of the round before, if not all are known to have arrived in it.
-  const fingerprint* unsettled() const noexcept {
-    return all_arrived_ + 1 >= round_ ? nullptr : &arrival_of(rank_, round_ - 1).print;
+  const fingerprint* unsettled() const noexcept { return all_arrived_ + 1 < round_ ? &print_ : nullptr; }
+
+  /// Blocks until this rank may write its slot of so many bytes, the same on all ranks.
+  void begin_round(std::size_t bytes, deadline until) {
+    settle(until);
+    take_slot(bytes);
   }
 
-  /// That of a rank for the round that begins, or has begun.
-  std::byte* slot(int rank) const noexcept { return slot(rank, round_); }
-  /// That of the round before. It is as it was until all have arrived in this one.
-  std::byte* last_slot(int rank) const noexcept { return slot(rank, round_ - 1); }
+  /// That of a rank for the round that has begun.
+  std::byte* slot(int rank) const noexcept {
+    return is_inline_ ? arrival_of(rank, round_).bytes : memory_.staging(rank) + slot_;
+  }
+  /// That of the round before, if it had more than a few bytes. It is as it was until all have arrived in
+  /// this one.
+  std::byte* last_slot(int rank) const noexcept { return memory_.staging(rank) + last_slot_; }
+
+  /// Writes to this rank's slot.
+  void put(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+    if (streams_ && count >= least_streamed_bytes)
+      copy_streaming(to, from, count);
+    else
+      copy_bytes(to, from, count);
+  }
 
   /// Where this memory lies, if all ranks can see it there.
   symmetric_place find(const void* data, std::size_t bytes_there) const noexcept {
@@ -90,15 +115,14 @@ class basic_fabric_slots {
 
   /// This rank's slot is written; or its buffer is to be found in `place`.
   void arrive(const symmetric_place& place = {}) {
+    if (streams_) finish_streaming();
     DDPP_PROBE(slot_written);
     arrival_flag& flag = arrival_of(rank_, round_);
-    flag.print = print_;
-    flag.history = history_;
-    flag.before = before_;
+    flag.digest = digest_;
     flag.window = place.number;
     flag.offset = place.offset;
     DDPP_PROBE(arrival_written);
-    flag.round.store(round_, std::memory_order_seq_cst);
+    Memory::atomics::publish(flag.round, round_);
     DDPP_PROBE(arrived);
     link_.wake_others();
   }
@@ -114,7 +138,7 @@ class basic_fabric_slots {
   }
 
   void reduced() {
-    memory_.slot(rank_).reduced.store(round_, std::memory_order_seq_cst);
+    Memory::atomics::publish(memory_.slot(rank_).reduced, round_);
     DDPP_PROBE(reduced);
     link_.wake_others();
   }
@@ -129,14 +153,34 @@ class basic_fabric_slots {
 
   void next_round() noexcept { ++round_; }
 
- private:
-  using arrival_flag = fabric_arrival_flag<typename Memory::atomics>;
-
-  std::byte* slot(int rank, std::uint64_t round) const noexcept {
-    return memory_.staging(rank, round % 2 != 0);
+ protected:
+  void take_slot(std::size_t bytes) noexcept {
+    last_slot_ = slot_;
+    is_inline_ = bytes <= arrival_flag::inline_bytes;
+    if (is_inline_) return;
+    const std::size_t needed = (bytes + line - 1) / line * line;
+    if (needed <= small_bytes) {
+      slot_ = round_ % 2 * small_bytes;
+      return;
+    }
+    slot_ = end_ + needed <= memory_.staging_bytes() ? end_ : 2 * small_bytes;
+    end_ = slot_ + needed;
   }
+
+  static constexpr std::size_t small_bytes = 2048;
+
+ private:
+  static constexpr std::size_t line = 64;
+  static constexpr std::size_t least_streamed_bytes = 4096;
+
   arrival_flag& arrival_of(int rank, std::uint64_t round) const noexcept {
     return memory_.slot(rank).arrivals[round % 2];
+  }
+
+  /// What a rank has said that it is in, in this round. It cannot be two collectives ahead.
+  const fabric_collective& collective_of(int rank, std::uint64_t round) const noexcept {
+    const auto& latest = memory_.slot(rank).collectives;
+    return latest[0].digest == arrival_of(rank, round).digest ? latest[0] : latest[1];
   }
 
   void await_all(std::uint64_t round, deadline until) {
@@ -151,8 +195,8 @@ class basic_fabric_slots {
     DDPP_PROBE(arrival_seen);
     if (has_arrived(peer, round) && agrees(peer, round)) return;
     const int odd = odd_one(round);
-    const arrival_flag &mine = arrival_of(rank_, round), &theirs = arrival_of(odd, round);
-    if (theirs.print != mine.print) engine_.fail_for({odd, mine.print, theirs.print});
+    const fingerprint &mine = collective_of(rank_, round).now, &theirs = collective_of(odd, round).now;
+    if (theirs != mine) engine_.fail_for({odd, mine, theirs});
     fail_for_history(round);
   }
   bool has_arrived(int rank, std::uint64_t round) const noexcept {
@@ -160,8 +204,7 @@ class basic_fabric_slots {
   }
   /// Only once it has arrived.
   bool agrees(int rank, std::uint64_t round) const noexcept {
-    const arrival_flag &mine = arrival_of(rank_, round), &theirs = arrival_of(rank, round);
-    return theirs.print == mine.print && theirs.history == mine.history;
+    return arrival_of(rank, round).digest == arrival_of(rank_, round).digest;
   }
   /// A rank that has arrived and does not agree, or -1.
   int odd_one(std::uint64_t round) const noexcept {
@@ -180,9 +223,8 @@ class basic_fabric_slots {
       ranks = link_.survey();
       complete = true;
       for (int rank = 0; rank < memory_.ranks(); ++rank) {
-        const arrival_flag& flag = arrival_of(rank, round);
         const bool came = has_arrived(rank, round);
-        if (came) ranks[static_cast<std::size_t>(rank)].last = flag.before;
+        if (came) ranks[static_cast<std::size_t>(rank)].last = collective_of(rank, round).before;
         complete = complete && came;
       }
       if (!complete) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -191,13 +233,12 @@ class basic_fabric_slots {
     throw group_failed(engine_.cause());
   }
 
-  static std::uint32_t hash_of(std::uint32_t history, const fingerprint& print) noexcept {
+  static std::uint64_t hash_of(std::uint64_t history, const fingerprint& print) noexcept {
     std::array<std::uint64_t, sizeof(fingerprint) / 8> words;
     std::memcpy(words.data(), &print, sizeof print);
-    std::uint64_t hash = history + 1u;
+    std::uint64_t hash = history;
     for (std::size_t i = 0; i < words.size(); ++i) hash += words[i] * factors[i];
-    hash *= 0x9e3779b97f4a7c15u;
-    return static_cast<std::uint32_t>(hash >> 32);
+    return (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
   }
   // Odd and random, one for each word.
   static constexpr std::array<std::uint64_t, sizeof(fingerprint) / 8> factors = {
@@ -210,8 +251,13 @@ class basic_fabric_slots {
   const int rank_;
   std::shared_ptr<symmetric_windows> windows_ = std::make_shared<symmetric_windows>(rank_);
   bool is_open_ = false;
-  fingerprint print_, before_;     // of the collective that this rank is in, and of the one before
-  std::uint32_t history_ = 0;      // of all before
+  fingerprint print_;  // of the collective that this rank is in
+  std::uint64_t entered_ = 0;
+  std::uint64_t digest_ = 0;  // of the collective, and of all before
+  // Bytes into the room for slots: where this round's slot begins, the last one's, and the end of the latest.
+  std::size_t slot_ = 0, last_slot_ = 0, end_ = 2 * small_bytes;
+  bool is_inline_ = false;
+  bool streams_ = false;           // slots are written past the caches
   std::uint64_t round_ = 1;        // the one that begins, or has begun
   std::uint64_t all_arrived_ = 0;  // a round in which all are known to have arrived
 };

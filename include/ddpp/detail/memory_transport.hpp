@@ -62,7 +62,7 @@ class memory_transport {
     // latest; until then this rank is, to the others, still in it.
     if (const fingerprint* const unsettled = core_->slots.unsettled()) {
       core_->engine.enter(*unsettled);
-      core_->slots.begin_round(deadline_after(core_->timeout));
+      core_->slots.settle(deadline_after(core_->timeout));
     }
     core_->slots.enter(print);
     core_->engine.enter(print);
