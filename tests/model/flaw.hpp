@@ -16,7 +16,8 @@ struct flaw {
     no_second_look,  ///< between announcing that one parks and sleeping
     no_ring,         ///< a leader is not told that it has to ask for room
     one_ballot,      ///< instead of two used in turn
-    one_slot,        ///< instead of two used in turn
+    one_slot,        ///< at one place in each round, instead of one after the other
+    short_room,      ///< for two of the largest slots, instead of three
     no_begin_round,  ///< a slot is written again without asking who has read it
     late_read,       ///< of a slot of the round before, after arriving in this one
     no_reductions    ///< a buffer is used again while others may still be at it

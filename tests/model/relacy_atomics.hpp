@@ -35,9 +35,12 @@ struct relacy_atomics {
   template <class T>
   class plain;
 
+  /// A store and a fence. relacy does not let fences tell sequentially consistent loads anything; so a second
+  /// store of the same value says what the fence says of the first.
   template <class T>
   static void publish(atomic<T>& word, T value) noexcept {
-    word.store(value);
+    word.store(value, std::memory_order_release);
+    word.exchange(value, std::memory_order_seq_cst);
   }
   static void wait(atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds) noexcept;
   static void wake_all(atomic<std::uint32_t>& word) noexcept;

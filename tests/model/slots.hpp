@@ -33,8 +33,8 @@ template <int Ranks>
 class slot_memory {
  public:
   using atomics = relacy_atomics;
-  static constexpr std::size_t room = std::size_t{16}
-                                      << 10;  // three slots of 4 KiB, and the two for small ones
+  /// Three slots of 4 KiB, and the two for small ones.
+  static constexpr std::size_t room = std::size_t{16} << 10;
 
   struct rank_slot {
     model::parking parking;
@@ -119,6 +119,7 @@ class slots_of_rank
   slots_of_rank(slot_memory<Ranks>& memory, slot_waiter<Ranks>& waiter, int rank)
       : basic(memory, waiter, waiter, rank), memory_(memory), rank_(rank) {}
 
+  std::size_t most_bytes() const { return basic::most_bytes() * (has(flaw::short_room) ? 3 : 2) / 2; }
   void begin_round(std::size_t bytes, ddpp::deadline until) {
     if (!has(flaw::no_begin_round)) basic::settle(until);
     basic::take_slot(bytes);
@@ -249,6 +250,36 @@ void one_of_each(slots_comm<Ranks>& comm) {
   }
 }
 
+/// Small and large slots by turns, which must not overlap where they come around.
+template <int Ranks>
+void all_reduces_of_many_sizes(slots_comm<Ranks>& comm) {
+  for (const std::size_t count : {700, 2, 350, 8, 520, 100, 900, 1}) all_reduces(comm, count, 1);
+}
+
+/// Blocks larger than a slot.
+template <int Ranks>
+void large_blocks(slots_comm<Ranks>& comm) {
+  const ddpp::algorithms::staged staged;
+  constexpr std::size_t count = 600;
+  const ddpp::detail::partition blocks(count * Ranks, Ranks), bytes(count * Ranks * sizeof(double), Ranks);
+  std::vector<double> all(count * Ranks), sums(count);
+  for (std::size_t k = 0; k < all.size(); ++k) all[k] = static_cast<double>(k) + comm.rank();
+  comm.enter();
+  staged.reduce_scatter(comm, std::span<const double>(all), std::span(sums), blocks, ddpp::sum);
+  std::copy(sums.begin(), sums.end(), all.begin() + static_cast<std::ptrdiff_t>(blocks.offset(comm.rank())));
+  comm.enter();
+  staged.all_gather(comm, std::as_writable_bytes(std::span(all)), bytes);
+  if (comm.rank() != 0) std::fill(sums.begin(), sums.end(), -1);
+  comm.enter();
+  staged.broadcast(comm, std::as_writable_bytes(std::span(sums)), 0);
+  bool right = true;
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    right = right && all[k] == sum_of_ranks<Ranks>(static_cast<double>(k));
+    right = right && (k >= count || sums[k] == all[k]);
+  }
+  RL_ASSERT(right);
+}
+
 /// Each reads in a round what the others wrote in the one before, as a sliced all-reduce does.
 template <int Ranks>
 void reads_of_the_round_before(slots_comm<Ranks>& comm) {
@@ -342,11 +373,13 @@ TEST_CASE("slots: each rank reads what the others wrote for this round" * doctes
   check_right(at_random<3>(broadcasts, 10'000));
   check_right(at_random<3>(one_of_each, 5'000));
   check_right(at_random<3>(reads_of_the_round_before, 10'000));
+  check_right(at_random<2>(all_reduces_of_many_sizes, 5'000));
+  check_right(at_random<3>(large_blocks, 2'000));
   check_right(with_interruptions<2>(broadcasts, 2));
   check_right(with_interruptions<2>(reads_of_the_round_before, 2));
 }
 
-TEST_CASE("slots: buffers in symmetric memory are used by one rank at a time") {
+TEST_CASE("slots: buffers in symmetric memory are used by one rank at a time" * doctest::timeout(600)) {
   check_right(at_random<in_place_test<3>>(10'000));
   check_right(with_interruptions<in_place_test<2>>(2));
   check_wrong(at_random<in_place_test<2>>(20'000, {flaw::no_reductions}), rl::test_result_data_race);
@@ -366,6 +399,7 @@ TEST_CASE("slots: one that is written a round too early is seen") {
   for (const script<2> steps : {flat_all_reduces<2>, sliced_all_reduces<2>}) {
     check_wrong(at_random<2>(steps, 50'000, {flaw::one_slot}), rl::test_result_data_race);
   }
+  check_wrong(at_random<2>(all_reduces_of_many_sizes, 5'000, {flaw::short_room}), rl::test_result_data_race);
   check_wrong(at_random<2>(broadcasts, 50'000, {flaw::no_begin_round}), rl::test_result_data_race);
   check_wrong(at_random<2>(reads_of_the_round_before, 50'000, {flaw::late_read}), rl::test_result_data_race);
 }
