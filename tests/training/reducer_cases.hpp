@@ -45,4 +45,5 @@ TEST_CASE("a static graph after shadowing") { training::static_graph_after_shado
 TEST_CASE("join that ends early") { training::join_ends_early<TRANSPORT>(); }
 TEST_CASE("random training") {
   for (unsigned seed = 1; seed <= 20; ++seed) training::random_training<TRANSPORT>(seed);
+  for (unsigned seed = 1; seed <= 20; ++seed) training::random_joins<TRANSPORT>(seed);
 }

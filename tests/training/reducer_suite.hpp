@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "../support/ranks.hpp"
@@ -227,6 +228,8 @@ void several_models_and_groups() {
     floats a({300, 300}), b({300, 300}), c({300, 300});
     distributed_data_parallel first(comm, a.list, small), second(comm, b.list, small);
     distributed_data_parallel in_half(half, c.list, small);
+    static_assert(!std::is_copy_constructible_v<decltype(first)> &&
+                  !std::is_move_constructible_v<decltype(first)>);  // the progress thread knows where it is
     const auto begin = [&](int s) {
       first.prepare(), second.prepare(), in_half.prepare();
       a.fill(float(comm.rank() + s)), b.fill(float(2 * comm.rank() + s)), c.fill(float(comm.rank() + s));
@@ -1114,6 +1117,67 @@ void random_training(unsigned seed) {
       }
       for (auto& of_rank : sum) of_rank.assign(sizes.size(), 0);
       for (auto& of_rank : used) of_rank.assign(sizes.size(), false);
+    }
+  });
+}
+
+/// Random numbers of batches, with random models, options and sets of used parameters, against a plain
+/// computation.
+template <class T>
+void random_joins(unsigned seed) {
+  std::mt19937 shape(seed);
+  const auto any = [](std::mt19937& random, unsigned below) {
+    return static_cast<unsigned>(random()) % below;
+  };
+  const std::size_t ranks = 2 + any(shape, 3);
+  const bool view = any(shape, 2), unused = any(shape, 2), live = any(shape, 2), weighted = any(shape, 2);
+  std::vector<std::size_t> sizes(1 + any(shape, 6));
+  for (auto& n : sizes) n = 1 + any(shape, 400);
+  std::vector<unsigned> batches(ranks);
+  for (auto& n : batches) n = any(shape, 5);
+  ddpp::launch<T>(int(ranks), [&](auto& comm) {
+    const auto me = std::size_t(comm.rank());
+    floats model(sizes);
+    distributed_data_parallel ddp(
+        comm, model.list,
+        {.bucket_cap_mb = kib, .find_unused_parameters = unused, .gradient_as_bucket_view = view});
+    const auto step = [&](unsigned batch) {
+      std::vector<float> sum(sizes.size());
+      std::vector<bool> used(sizes.size());
+      float working = 0, weights = 0;
+      ddp.prepare(weighted ? ddpp::prepare_options{.weight = double(me)} : ddpp::prepare_options{});
+      for (std::size_t r = 0; r < ranks; ++r) {
+        if (batches[r] <= batch) continue;
+        const float weight = weighted ? float(r) : 1;
+        working += 1, weights += weight;
+        std::mt19937 random(1000 * seed + 10 * batch + unsigned(r));
+        std::vector<std::size_t> order = last_first(sizes.size());
+        std::shuffle(order.begin(), order.end(), random);
+        for (const std::size_t i : order) {
+          if (unused && any(random, 3) == 0) continue;
+          const auto x = float(any(random, 16));
+          sum[i] += weight * x;
+          used[i] = true;
+          if (r != me) continue;
+          std::ranges::fill(ddp.template grad<float>(i), x);
+          ddp.mark_ready(i);
+        }
+      }
+      ddp.wait();
+      const float divisor = weighted ? weights : live ? working : float(ranks);
+      for (std::size_t i = 0; i < sizes.size(); ++i) {
+        if (!used[i]) continue;
+        const float expected = divisor > 0 ? sum[i] / divisor : 0;
+        for (const float g : ddp.template grad<float>(i))
+          EXPECT(std::abs(g - expected) <= 1e-5f * (1 + expected));
+      }
+    };
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      ddp.join(
+          [&] {
+            for (unsigned b = 0; b < batches[me]; ++b) step(b);
+          },
+          {.divide_by_live = live});
     }
   });
 }
