@@ -253,7 +253,7 @@ void one_of_each(slots_comm<Ranks>& comm) {
 /// Small and large slots by turns, which must not overlap where they come around.
 template <int Ranks>
 void all_reduces_of_many_sizes(slots_comm<Ranks>& comm) {
-  for (const std::size_t count : {700, 2, 350, 8, 520, 100, 900, 1}) all_reduces(comm, count, 1);
+  for (const std::size_t count : {700u, 2u, 350u, 8u, 520u, 100u, 900u, 1u}) all_reduces(comm, count, 1);
 }
 
 /// Blocks larger than a slot.
