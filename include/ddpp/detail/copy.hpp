@@ -21,36 +21,40 @@ void copy_elements(std::span<const T> from, std::span<T> to) {
     std::memcpy(static_cast<void*>(to.data()), from.data(), from.size_bytes());
 }
 
-template <std::size_t Bytes>
-[[gnu::always_inline]] inline void copy_four_vectors(std::byte* to, const std::byte* from) noexcept {
-  using chunk = typename unaligned<vector<long long, Bytes / sizeof(long long)>>::type;
-  const auto* const source = reinterpret_cast<const chunk*>(from);
-  const auto a = source[0], b = source[1], c = source[2], d = source[3];
-  auto* const destination = reinterpret_cast<chunk*>(to);
-  destination[0] = a, destination[1] = b, destination[2] = c, destination[3] = d;
+inline constexpr std::size_t line_bytes = 64;
+
+template <std::size_t VectorBytes>
+[[gnu::always_inline]] inline void copy_line(std::byte* to, const std::byte* from) noexcept {
+  using value = vector<long long, VectorBytes / sizeof(long long)>;
+  constexpr std::size_t count = line_bytes / VectorBytes;
+  value line[count];
+#pragma GCC unroll 4
+  for (std::size_t i = 0; i < count; ++i)
+    line[i] = reinterpret_cast<const typename unaligned<value>::type*>(from)[i];
+#pragma GCC unroll 4
+  for (std::size_t i = 0; i < count; ++i) reinterpret_cast<typename unaligned<value>::type*>(to)[i] = line[i];
 }
 
-/// The first block and the last are copied as they lie; between them, overlapping with both, blocks at which
-/// the destination is aligned. For at least one block.
+/// The first 64 bytes and the last are copied as they lie; between them, overlapping with both, lines of the
+/// destination. For at least 64 bytes.
 template <std::size_t VectorBytes>
-[[gnu::always_inline]] inline void copy_blocks(std::byte* to, const std::byte* from,
-                                               std::size_t bytes) noexcept {
-  constexpr std::size_t block = 4 * VectorBytes;
-  const std::byte* const last_from = from + bytes - block;
-  std::byte* const last_to = to + bytes - block;
-  copy_four_vectors<VectorBytes>(to, from);
-  const std::size_t skew = block - reinterpret_cast<std::uintptr_t>(to) % block;
-  for (to += skew, from += skew; to < last_to; to += block, from += block) {
-    copy_four_vectors<VectorBytes>(to, from);
+[[gnu::always_inline]] inline void copy_lines(std::byte* to, const std::byte* from,
+                                              std::size_t bytes) noexcept {
+  const std::byte* const last_from = from + bytes - line_bytes;
+  std::byte* const last_to = to + bytes - line_bytes;
+  copy_line<VectorBytes>(to, from);
+  const std::size_t skew = line_bytes - reinterpret_cast<std::uintptr_t>(to) % line_bytes;
+  for (to += skew, from += skew; to < last_to; to += line_bytes, from += line_bytes) {
+    copy_line<VectorBytes>(to, from);
     asm volatile("" : : : "memory");  // keeps the compiler from making the loop one memcpy again
   }
-  copy_four_vectors<VectorBytes>(last_to, last_from);
+  copy_line<VectorBytes>(last_to, last_from);
 }
 
 #if defined(__x86_64__)
-[[gnu::target("avx2")]] inline void copy_blocks_avx2(std::byte* to, const std::byte* from,
-                                                     std::size_t bytes) noexcept {
-  copy_blocks<32>(to, from, bytes);
+[[gnu::target("avx2")]] inline void copy_lines_avx2(std::byte* to, const std::byte* from,
+                                                    std::size_t bytes) noexcept {
+  copy_lines<32>(to, from, bytes);
 }
 #endif
 
@@ -62,9 +66,9 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
     return;
   }
 #if defined(__x86_64__)
-  if (best_instruction_set() >= instruction_set::avx2) return copy_blocks_avx2(to, from, bytes);
+  if (best_instruction_set() >= instruction_set::avx2) return copy_lines_avx2(to, from, bytes);
 #endif
-  copy_blocks<16>(to, from, bytes);
+  copy_lines<16>(to, from, bytes);
 }
 
 }  // namespace ddpp::detail
