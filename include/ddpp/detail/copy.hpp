@@ -14,13 +14,6 @@
 
 namespace ddpp::detail {
 
-/// `to` is either `from` or apart from it.
-template <class T>
-void copy_elements(std::span<const T> from, std::span<T> to) {
-  if (!from.empty() && from.data() != to.data())
-    std::memcpy(static_cast<void*>(to.data()), from.data(), from.size_bytes());
-}
-
 inline constexpr std::size_t line_bytes = 64;
 
 template <std::size_t VectorBytes>
@@ -69,6 +62,14 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
   if (best_instruction_set() >= instruction_set::avx2) return copy_lines_avx2(to, from, bytes);
 #endif
   copy_lines<16>(to, from, bytes);
+}
+
+/// `to` is either `from` or apart from it.
+template <class T>
+void copy_elements(std::span<const T> from, std::span<T> to) {
+  if (from.data() == to.data()) return;
+  copy_bytes(reinterpret_cast<std::byte*>(to.data()), reinterpret_cast<const std::byte*>(from.data()),
+             from.size_bytes());
 }
 
 }  // namespace ddpp::detail
