@@ -126,7 +126,7 @@ concept has_receive_view = requires(T& t, int peer, int tag, std::size_t bytes, 
 template <class T>
 concept has_shared_slots = requires(T& t, int rank, const void* data, std::size_t size,
                                     ddpp::deadline until) {
-  t.shared_slots().open();
+  t.shared_slots().open(size);
   t.shared_slots().begin_round(size, until);
   { t.shared_slots().slot(rank) } -> std::same_as<std::byte*>;
   { t.shared_slots().last_slot(rank) } -> std::same_as<std::byte*>;

@@ -82,7 +82,7 @@ struct staged {
   template <class Comm>
   requires has_shared_slots<typename Comm::transport_type>
   void all_gather(Comm& comm, std::span<std::byte> data, const detail::partition& blocks) const {
-    auto& slots = open(comm);
+    auto& slots = open(comm, data.size());
     const int rank = comm.rank();
     std::size_t largest = 0;
     for (int r = 0; r < comm.size(); ++r) largest = std::max(largest, blocks.size(r));
@@ -114,7 +114,7 @@ struct staged {
   template <class Comm>
   requires has_shared_slots<typename Comm::transport_type>
   void broadcast(Comm& comm, std::span<std::byte> data, int root) const {
-    auto& slots = open(comm);
+    auto& slots = open(comm, data.size());
     const bool sends = comm.rank() == root;
     symmetric_place mine = slots.find(data.data(), data.size());
     const std::size_t most = std::min(slots.most_bytes(), data.size());
@@ -144,7 +144,7 @@ struct staged {
   template <class Comm>
   requires has_shared_slots<typename Comm::transport_type>
   void barrier(Comm& comm) const {
-    auto& slots = open(comm);
+    auto& slots = open(comm, 0);
     slots.begin_round(0, comm.deadline());
     slots.arrive();
     slots.await_arrivals(comm.deadline());
@@ -161,41 +161,46 @@ struct staged {
   static constexpr std::size_t most_flat_bytes = std::size_t{2} << 10;
   /// Symmetric buffers up to this size go through slots, too: one synchronisation costs less than two.
   static constexpr std::size_t least_in_place_bytes = std::size_t{1} << 10;
-  /// Bytes reduced at a time, so that they stay in the innermost cache until they have been copied on.
-  static constexpr std::size_t cached_bytes = std::size_t{8} << 10;
+  /// Bytes reduced at a time, so that what is read again soon is still in a cache.
+  static constexpr std::size_t cached_bytes = std::size_t{32} << 10;
   /// A sliced all-reduce shows so much at a time.
   static constexpr std::size_t most_chunk_bytes = std::size_t{256} << 10;
   static constexpr std::size_t line = 64;
 
-  // Reductions: into[i] = that of operands[0][i], operands[1][i], ..., where `into` may be one of the
-  // operands.
+  // Reductions: into[c][i] = that of operands[0][i], operands[1][i], ..., for all c. Any `into` may be one of
+  // the operands.
 
   template <class Op>
   static auto reduce_with(const Op& op) {
-    return [&op]<class T>(T* into, const T* const* operands, int n, std::size_t count) {
-      detail::reduce_operands(into, operands, n, count, op);
+    return [&op]<class T>(T* const* into, int copies, const T* const* operands, int n, std::size_t count) {
+      detail::reduce_operands_into_all(into, copies, operands, n, count, op);
     };
   }
   template <class T>
   static auto sum_and_divide(int divisor) {
-    return [divisor](T* into, const T* const* operands, int n, std::size_t count) {
-      detail::sum_and_divide(into, operands, n, count, divisor);
+    return [divisor](T* const* into, int copies, const T* const* operands, int n, std::size_t count) {
+      detail::sum_and_divide_into_all(into, copies, operands, n, count, divisor);
     };
   }
 
-  /// reduce(into + i, operands, count) for some elements i at a time, operand_of(rank) being where a rank's
-  /// begin; then finish(i, count).
-  template <class T, class OperandOf, class Reduce, class Finish>
-  static void reduce_in_steps(T* into, std::size_t count, int n, OperandOf operand_of, const Reduce& reduce,
-                              Finish finish) {
+  /// Reduces `count` elements, some at a time: into_of(c) says where copy c begins, operand_of(rank) where a
+  /// rank's operand does.
+  template <class T, class IntoOf, class OperandOf, class Reduce>
+  static void reduce_in_steps(std::size_t count, int copies, IntoOf into_of, int n, OperandOf operand_of,
+                              const Reduce& reduce) {
     constexpr std::size_t step = std::max<std::size_t>(1, cached_bytes / sizeof(T));
+    detail::scratch<T*> into(static_cast<std::size_t>(copies));
     detail::scratch<const T*> operands(static_cast<std::size_t>(n));
     for (std::size_t at = 0; at < count; at += step) {
-      const std::size_t length = std::min(step, count - at);
+      for (int c = 0; c < copies; ++c) into.data()[c] = into_of(c) + at;
       for (int r = 0; r < n; ++r) operands.data()[r] = operand_of(r) + at;
-      reduce(into + at, operands.data(), n, length);
-      finish(at, length);
+      reduce(into.data(), copies, operands.data(), n, std::min(step, count - at));
     }
+  }
+  template <class T, class OperandOf, class Reduce>
+  static void reduce_into(std::span<T> data, int n, OperandOf operand_of, const Reduce& reduce) {
+    reduce_in_steps<T>(
+        data.size(), 1, [&](int) { return data.data(); }, n, operand_of, reduce);
   }
 
   // All-reduce.
@@ -203,10 +208,10 @@ struct staged {
   template <class Comm, class T, class Reduce>
   static void all_reduce_with(Comm& comm, std::span<T> data, const Reduce& reduce) {
     if (comm.size() == 1)
-      return reduce_in_steps(
-          data.data(), data.size(), 1, [&](int) { return data.data(); }, reduce, nothing);
-    auto& slots = open(comm);
+      return reduce_into(
+          data, 1, [&](int) { return data.data(); }, reduce);
     const std::size_t bytes = data.size_bytes();
+    auto& slots = open(comm, bytes);
     symmetric_place mine;
     if (bytes > least_in_place_bytes) mine = slots.find(data.data(), bytes);
     if (bytes * static_cast<std::size_t>(comm.size() - 1) <= most_flat_bytes)
@@ -222,7 +227,7 @@ struct staged {
     if (show(comm, slots, mine, data.size_bytes(),
              [&] { put(slots, in_slot(comm.rank()), data.data(), data.size()); }))
       return all_reduce_in_place(comm, slots, data, mine, reduce);
-    reduce_in_steps(data.data(), data.size(), comm.size(), operand_of, reduce, nothing);
+    reduce_into(data, comm.size(), operand_of, reduce);
     slots.next_round();
   }
 
@@ -250,10 +255,18 @@ struct staged {
         const auto operand_of = [&](int r) -> const T* {
           return r == rank ? own : inputs(slots.last_slot(r)) + reduced.offset(rank);
         };
-        reduce_in_steps(own, reduced.size(rank), n, operand_of, reduce,
-                        [&](std::size_t at, std::size_t count) {
-                          put(slots, slice(slots.slot(rank)) + at, own + at, count);
-                        });
+        T* const shown = slice(slots.slot(rank));
+        if (slots.streams()) {
+          reduce_into(
+              std::span(own, reduced.size(rank)), n, operand_of,
+              [&](T* const* into, int copies, const T* const* operands, int ranks, std::size_t count) {
+                reduce(into, copies, operands, ranks, count);
+                put(slots, shown + (into[0] - own), into[0], count);
+              });
+        } else {
+          reduce_in_steps<T>(
+              reduced.size(rank), 2, [&](int c) { return c == 0 ? own : shown; }, n, operand_of, reduce);
+        }
       });
       if (in_place) return all_reduce_in_place(comm, slots, data, mine, reduce);
       const detail::partition reduced(before.size(), n);
@@ -283,10 +296,7 @@ struct staged {
     };
     const std::size_t begin = begin_of(comm.rank()), count = begin_of(comm.rank() + 1) - begin;
     const auto slice_of = [&](int r) { return reinterpret_cast<T*>(buffer_of(slots, mine, r)) + begin; };
-    T* const own = data.data() + begin;
-    reduce_in_steps(own, count, comm.size(), slice_of, reduce, [&](std::size_t at, std::size_t length) {
-      for_each_other(comm, [&](int peer) { copy(slice_of(peer) + at, own + at, length); });
-    });
+    reduce_in_steps<T>(count, comm.size(), slice_of, comm.size(), slice_of, reduce);
     finish_in_place(comm, slots);
   }
 
@@ -297,9 +307,9 @@ struct staged {
                                   const detail::partition& blocks, const Reduce& reduce) {
     const int n = comm.size(), rank = comm.rank();
     if (n == 1)
-      return reduce_in_steps(
-          out.data(), out.size(), 1, [&](int) { return in.data(); }, reduce, nothing);
-    auto& slots = open(comm);
+      return reduce_into(
+          out, 1, [&](int) { return in.data(); }, reduce);
+    auto& slots = open(comm, in.size_bytes());
     std::size_t largest = 0;
     for (int r = 0; r < n; ++r) largest = std::max(largest, blocks.size(r));
     const std::size_t most = std::min(largest, slots.most_bytes() / static_cast<std::size_t>(n) / sizeof(T));
@@ -320,14 +330,14 @@ struct staged {
         const auto operand_of = [&](int r) {
           return reinterpret_cast<const T*>(buffer_of(slots, mine, r)) + blocks.offset(rank);
         };
-        reduce_in_steps(out.data(), out.size(), n, operand_of, reduce, nothing);
+        reduce_into(out, n, operand_of, reduce);
         return finish_in_place(comm, slots);
       }
       const auto operand_of = [&](int r) -> const T* {
         return r == rank ? own + done : for_rank(slots.slot(r), rank);
       };
-      reduce_in_steps(out.data() + std::min(done, out.size()), part_of_block(out.size(), done, most), n,
-                      operand_of, reduce, nothing);
+      reduce_into(out.subspan(std::min(done, out.size()), part_of_block(out.size(), done, most)), n,
+                  operand_of, reduce);
       slots.next_round();
       done += most;
     } while (done < largest);
@@ -335,12 +345,10 @@ struct staged {
 
   // What they have in common.
 
-  static constexpr auto nothing = [](std::size_t, std::size_t) {};
-
   template <class Comm>
-  static auto& open(Comm& comm) {
+  static auto& open(Comm& comm, std::size_t bytes) {
     auto& slots = comm.transport().shared_slots();
-    slots.open();
+    slots.open(bytes);
     return slots;
   }
 

@@ -21,11 +21,19 @@ struct native_atomics {
   /// A sequentially consistent store, for a word that others poll: as a store and a fence, between which
   /// nothing holds the word's cache line back. (An exchange would, and who polls takes the line away in the
   /// midst of it.)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored \
+    "-Wtsan"  // which does not know fences, and need not: the store carries the data
+#endif
   template <class T>
   static void publish(atomic<T>& word, T value) noexcept {
     word.store(value, std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
   static void wait(atomic<std::uint32_t>& word, std::uint32_t expected,
                    std::chrono::nanoseconds most) noexcept {

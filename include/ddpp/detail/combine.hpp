@@ -136,6 +136,33 @@ void sum_and_divide(T* into, const T* const* operands, int n, std::size_t count,
   }
 }
 
+/// reduce_operands, sum_and_divide: the result goes to several places, of which each may be one of the
+/// operands.
+template <class T, class Op>
+void reduce_operands_into_all(T* const* into, int copies, const T* const* operands, int n, std::size_t count,
+                              const Op& op) {
+  if constexpr (is_vector_operation<Op, T>) {
+    if (n > 1 && n <= most_operands_at_once)
+      return calculate_copies(into, copies, operands, n, count, fold<operand_t<T, Op>, Op>());
+  }
+  reduce_operands(into[0], operands, n, count, op);
+  for (int c = 1; c < copies; ++c)
+    copy_elements(std::span<const T>(into[0], count), std::span(into[c], count));
+}
+template <number T>
+void sum_and_divide_into_all(T* const* into, int copies, const T* const* operands, int n, std::size_t count,
+                             int divisor) {
+  if constexpr (real_number<T>) {
+    if (n <= most_operands_at_once) {
+      return calculate_copies(into, copies, operands, n, count,
+                              quotient_of_sum<operand_t<T, sum_t>>(divisor));
+    }
+  }
+  sum_and_divide(into[0], operands, n, count, divisor);
+  for (int c = 1; c < copies; ++c)
+    copy_elements(std::span<const T>(into[0], count), std::span(into[c], count));
+}
+
 /// to[i] = from[i] * factor, in one array or two that do not overlap.
 template <number T, class X>
 void multiply_into(T* to, const T* from, std::size_t count, X factor) {

@@ -66,17 +66,23 @@ class basic_fabric_slots {
     print_ = print;
   }
 
-  /// Before the rounds of a collective. Makes this rank's slots usable; throws `resource_error`, and
-  /// `group_failed` once the group has failed: a round that was given up is never over, so its slots must not
-  /// be written again.
-  void open() {
+  /// Before the rounds of a collective that is about so many bytes in all. Makes this rank's slots usable;
+  /// throws `resource_error`, and `group_failed` once the group has failed: a round that was given up is
+  /// never over, so its slots must not be written again.
+  void open(std::size_t bytes) {
     if (memory_.has_failed()) throw group_failed(memory_.first_failure());
-    if (is_open_) return;
-    memory_.reserve_staging(rank_);
-    DDPP_PROBE(slots_reserved);
-    streams_ = !memory_.ranks_share_a_cache();
-    is_open_ = true;
+    if (!is_open_) {
+      memory_.reserve_staging(rank_);
+      DDPP_PROBE(slots_reserved);
+      share_a_cache_ = memory_.ranks_share_a_cache();
+      is_open_ = true;
+    }
+    streams_ = !share_a_cache_ || bytes >= always_streamed_bytes;
   }
+
+  /// Whether slots are written past the caches: where the ranks' cores have none in common, and for so many
+  /// bytes that they push each other out.
+  bool streams() const noexcept { return streams_; }
 
   /// Blocks until all have arrived in the round before. Fails the group where one was in another collective
   /// there.
@@ -171,7 +177,7 @@ class basic_fabric_slots {
 
  private:
   static constexpr std::size_t line = 64;
-  static constexpr std::size_t least_streamed_bytes = 4096;
+  static constexpr std::size_t least_streamed_bytes = 4096, always_streamed_bytes = std::size_t{8} << 20;
 
   arrival_flag& arrival_of(int rank, std::uint64_t round) const noexcept {
     return memory_.slot(rank).arrivals[round % 2];
@@ -257,7 +263,7 @@ class basic_fabric_slots {
   // Bytes into the room for slots: where this round's slot begins, the last one's, and the end of the latest.
   std::size_t slot_ = 0, last_slot_ = 0, end_ = 2 * small_bytes;
   bool is_inline_ = false;
-  bool streams_ = false;           // slots are written past the caches
+  bool share_a_cache_ = true, streams_ = false;
   std::uint64_t round_ = 1;        // the one that begins, or has begun
   std::uint64_t all_arrived_ = 0;  // a round in which all are known to have arrived
 };

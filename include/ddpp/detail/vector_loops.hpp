@@ -217,32 +217,43 @@ DDPP_INLINE vector<std::uint16_t, 8> narrow_to_half(vector<float, 8> v) {
 
 #endif
 
-/// into[i] = what `how` makes of element i of the n >= 1 operands, with at most the instructions of `limit`.
+/// into[c][i] = what `how` makes of element i of the n >= 1 operands, for all c, with at most the
+/// instructions of `limit`. Any `into` may be one of the operands.
 template <class How, class To, class T>
-void calculate_elements_with(instruction_set limit, To* into, const T* const* operands, int n,
-                             std::size_t count, const How& how) {
+void calculate_elements_with(instruction_set limit, To* const* into, int copies, const T* const* operands,
+                             int n, std::size_t count, const How& how) {
   using from = typename How::from;
   using to = typename How::to;
   static_assert(sizeof(T) == sizeof(from) && sizeof(To) == sizeof(to));
 #if defined(__x86_64__)
   if constexpr (dtype_of<from> != dtype::custom) {
     if (limit >= instruction_set::avx2 && count >= avx2::width_of<How>)
-      return avx2::calculate_all(into, operands, n, count, how);
+      return avx2::calculate_all(into, copies, operands, n, count, how);
     if (limit >= instruction_set::sse2 && count >= sse2::width_of<How>)
-      return sse2::calculate_all(into, operands, n, count, how);
+      return sse2::calculate_all(into, copies, operands, n, count, how);
   }
 #else
   static_cast<void>(limit);
 #endif
   for (std::size_t i = 0; i < count; ++i) {
     const to result = how.scalar(operands, n, i);
-    std::memcpy(static_cast<void*>(into + i), &result, sizeof result);
+    for (int c = 0; c < copies; ++c) std::memcpy(static_cast<void*>(into[c] + i), &result, sizeof result);
   }
 }
 
 template <class How, class To, class T>
+void calculate_elements_with(instruction_set limit, To* into, const T* const* operands, int n,
+                             std::size_t count, const How& how) {
+  calculate_elements_with(limit, &into, 1, operands, n, count, how);
+}
+template <class How, class To, class T>
 void calculate_elements(To* into, const T* const* operands, int n, std::size_t count, const How& how) {
-  calculate_elements_with(best_instruction_set(), into, operands, n, count, how);
+  calculate_elements_with(best_instruction_set(), &into, 1, operands, n, count, how);
+}
+template <class How, class To, class T>
+void calculate_copies(To* const* into, int copies, const T* const* operands, int n, std::size_t count,
+                      const How& how) {
+  calculate_elements_with(best_instruction_set(), into, copies, operands, n, count, how);
 }
 
 }  // namespace ddpp::detail
