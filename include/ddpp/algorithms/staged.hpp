@@ -44,14 +44,14 @@ namespace ddpp::algorithms {
 struct staged {
   static constexpr std::string_view name = "staged";
 
-  /// Elements of more than 4096 bytes, or aligned to more than 64, go around a ring.
+  /// Elements so large that a slot cannot hold one for each rank, or aligned to more than 64 bytes, go around
+  /// a ring.
   template <class Comm, class T, class Op>
   requires has_shared_slots<typename Comm::transport_type>
   void all_reduce(Comm& comm, std::span<T> data, const Op& op) const {
-    if constexpr (!fits_slots<T>)
-      ring{}.all_reduce(comm, data, op);
-    else
-      all_reduce_with(comm, data, reduce_with(op));
+    if constexpr (sizeof(T) > small_element || alignof(T) > line)
+      if (!fits_slots<T>(comm)) return ring{}.all_reduce(comm, data, op);
+    all_reduce_with(comm, data, reduce_with(op));
   }
 
   /// data = (sum over ranks of data) / divisor. 16-bit floats are added in float and rounded once.
@@ -65,10 +65,9 @@ struct staged {
   requires has_shared_slots<typename Comm::transport_type>
   void reduce_scatter(Comm& comm, std::span<const T> in, std::span<T> out, const detail::partition& blocks,
                       const Op& op) const {
-    if constexpr (!fits_slots<T>)
-      ring{}.reduce_scatter(comm, in, out, blocks, op);
-    else
-      reduce_scatter_with(comm, in, out, blocks, reduce_with(op));
+    if constexpr (sizeof(T) > small_element || alignof(T) > line)
+      if (!fits_slots<T>(comm)) return ring{}.reduce_scatter(comm, in, out, blocks, op);
+    reduce_scatter_with(comm, in, out, blocks, reduce_with(op));
   }
 
   /// out = this rank's block of (sum over ranks of in) / divisor, as `sum`.
@@ -154,8 +153,15 @@ struct staged {
  private:
   using symmetric_place = detail::symmetric_place;
 
-  template <class T>
-  static constexpr bool fits_slots = sizeof(T) <= 4096 && alignof(T) <= 64;
+  /// Such elements fit in any case.
+  static constexpr std::size_t small_element = 64;
+
+  /// Whether a slot has room for an element of each rank and one more.
+  template <class T, class Comm>
+  static bool fits_slots(Comm& comm) {
+    const std::size_t room = std::min(comm.transport().shared_slots().most_bytes(), most_chunk_bytes) - line;
+    return alignof(T) <= line && sizeof(T) * (static_cast<std::size_t>(comm.size()) + 1) <= room;
+  }
 
   /// What each rank reads of the others in a flat all-reduce: beyond, slices are less work.
   static constexpr std::size_t most_flat_bytes = std::size_t{2} << 10;

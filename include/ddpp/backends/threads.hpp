@@ -16,6 +16,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,7 +36,7 @@ class thread_memory final : public fabric_memory {
   thread_memory(int ranks, const block_name& name) : fabric_memory(ranks) {
     mapping_ = std::make_shared<mapping>(mapping::of_this_process(layout().total_bytes()));
     set_base(mapping_->data());
-    initialise(name);
+    initialise(name, staging_bytes_for(ranks, std::numeric_limits<std::size_t>::max()));
   }
   /// The same block for another rank.
   thread_memory(int ranks, std::shared_ptr<mapping> block)

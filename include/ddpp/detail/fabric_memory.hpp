@@ -37,6 +37,16 @@ inline constexpr std::size_t fabric_chunk_bytes = std::size_t{64} << 10;
 inline constexpr int fabric_chunks = 16;  // per rank
 inline constexpr std::size_t fabric_inline_bytes = 192;
 inline constexpr std::size_t most_staging_bytes = std::size_t{8} << 20;  // per rank
+
+/// Room for a rank's slots, where so much memory is available for all: a fraction of it. More than innermost
+/// caches hold, but no more than needed where ranks are many, whose slots push each other out of the caches.
+inline std::size_t staging_bytes_for(int ranks, std::size_t available) {
+  constexpr std::size_t all = std::size_t{128} << 20, most_of_few = std::size_t{1} << 20,
+                        least = std::size_t{256} << 10;
+  const auto number = static_cast<std::size_t>(ranks);
+  const std::size_t wanted = std::clamp(all / number, most_of_few, most_staging_bytes);
+  return std::max(least, std::min(wanted, available / 4 / number)) / 4096 * 4096;
+}
 inline constexpr std::uint32_t fabric_ring_slots = 16;
 
 /// A piece of a message on its way. The first piece speaks for the message.
@@ -260,13 +270,13 @@ class fabric_memory {
   void set_base(std::byte* base) noexcept { base_ = base; }
 
   /// Done once per block, by rank 0, in zeroed memory.
-  void initialise(const block_name& nonce) {
+  void initialise(const block_name& nonce, std::size_t staging) {
     auto* const header = new (base_) fabric_header{};
     for (int rank = 0; rank < ranks_; ++rank) new (&slot(rank)) fabric_slot;
     header->magic = fabric_header::right_magic;
     header->nonce = nonce;
     header->ranks = static_cast<std::uint32_t>(ranks_);
-    header->staging_bytes = most_staging_bytes;
+    header->staging_bytes = staging;
   }
 
  private:

@@ -180,18 +180,19 @@ class shared_file {
     if (const std::size_t there = available(fd); there < bytes) throw_no_room(bytes, there, ENOMEM);
   }
 
+  /// How many bytes such a file may still take up.
+  [[gnu::cold]] static std::size_t available(int fd) {
+    struct statvfs space {};
+    const bool limited = ::fstatvfs(fd, &space) == 0 && space.f_blocks != 0;
+    return limited ? std::min(available_memory(), space.f_bavail * space.f_frsize) : available_memory();
+  }
+
  private:
   shared_file() = default;
 
   [[noreturn, gnu::cold]] static void throw_no_room(std::size_t needed, std::size_t there, int code) {
     throw resource_error(text("cannot reserve shared memory: ", needed, " bytes needed, ", there,
                               " bytes available: ", system_text(code)));
-  }
-
-  [[gnu::cold]] static std::size_t available(int fd) {
-    struct statvfs space {};
-    const bool limited = ::fstatvfs(fd, &space) == 0 && space.f_blocks != 0;
-    return limited ? std::min(available_memory(), space.f_bavail * space.f_frsize) : available_memory();
   }
 
   [[gnu::cold]] static void resize(int fd, std::size_t bytes) {

@@ -40,10 +40,11 @@ class shared_segment final : public fabric_memory {
   [[gnu::cold]] static std::unique_ptr<shared_segment> create(file_kind kind, int ranks) {
     shared_file file = shared_file::create(kind, fabric_layout(ranks).total_bytes());
     shared_file::reserve(file.get(), 0, fabric_layout(ranks).initial_bytes());
+    const std::size_t staging = staging_bytes_for(ranks, shared_file::available(file.get()));
     std::unique_ptr<shared_segment> segment(new shared_segment(ranks, std::move(file)));
     block_name nonce{};
     segment->address().name.copy(nonce.data(), nonce.size());
-    segment->initialise(nonce);
+    segment->initialise(nonce, staging);
     segment->file_.open_doors();
     DDPP_PROBE(segment_created);
     return segment;
