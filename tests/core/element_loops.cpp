@@ -536,6 +536,33 @@ TEST_CASE("many operands are reduced in the order given, also into one of them")
       compose, [](std::size_t i) { return affine(i % 3 == 0 ? -1.0f : 1.0f, static_cast<float>(i % 7)); });
 }
 
+TEST_CASE("a result goes to several places, which may be operands") {
+  for (const std::size_t n : {2u, 3u, 12u}) {
+    for (std::size_t count : {1u, 5u, 8u, 31u, 200u}) {
+      std::vector<std::vector<float>> inputs(n);
+      for (auto& input : inputs) input = small_numbers<float>(count);
+      std::vector<const float*> operands;
+      for (const auto& input : inputs) operands.push_back(input.data());
+      std::vector<float> totals(count), apart(count), averages(count);
+      for (std::size_t i = 0; i < count; ++i)
+        for (const auto& input : inputs) totals[i] += input[i];  // exact
+      float* const fresh[] = {apart.data(), averages.data()};
+      sum_and_divide_into_all(fresh, 2, operands.data(), static_cast<int>(n), count, 4);
+      bool right = true;
+      for (std::size_t i = 0; i < count; ++i)
+        right = right && averages[i] == totals[i] / 4 && apart[i] == averages[i];
+      float* const places[] = {inputs[1].data(), apart.data(), inputs[0].data()};
+      reduce_operands_into_all(places, 3, operands.data(), static_cast<int>(n), count, sum);
+      CAPTURE(n);
+      CAPTURE(count);
+      CHECK(right);
+      CHECK(inputs[1] == totals);
+      CHECK(apart == totals);
+      CHECK(inputs[0] == totals);
+    }
+  }
+}
+
 TEST_CASE("averages") {
   check_average<std::int8_t>();
   check_average<std::uint64_t>();
