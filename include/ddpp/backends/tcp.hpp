@@ -20,7 +20,7 @@ class basic_tcp : public detail::tcp_transport {
   static constexpr std::string_view name = "tcp";
   static constexpr memory_space memory = memory_space::host;
   static constexpr launch_kind launch = launch_kind::processes;
-  static constexpr std::size_t preferred_segment = std::size_t{128} << 10;
+  static constexpr std::size_t preferred_segment = std::size_t{512} << 10;
 
   /// Collective over all ranks of `boot`. Listens on boot.host, any free port; connects to rank 0 now and to
   /// other peers when there is something to send to or to receive from them. Blocks until all have come,

@@ -2,6 +2,7 @@
 // How much memory a process can still get before the system kills somebody for it.
 #pragma once
 
+#include <ddpp/detail/cgroup.hpp>
 #include <ddpp/detail/small_file.hpp>
 #include <ddpp/detail/text.hpp>
 
@@ -45,21 +46,16 @@ inline constexpr std::size_t unlimited_memory = std::numeric_limits<std::size_t>
 
 /// In bytes. What the system does not tell is no limit.
 [[gnu::cold]] inline std::size_t available_memory() {
-  const std::string system = read_small_file("/proc/meminfo"), groups = read_small_file("/proc/self/cgroup");
+  const std::string system = read_small_file("/proc/meminfo");
   constexpr std::size_t kib = 1024;
   const std::size_t free_kib = number_after("MemAvailable:", system, unlimited_memory / kib),
                     swap = number_after("SwapFree:", system, 0) * kib;
   std::size_t available = free_kib * kib;
-  const auto limit_by = [&](std::string_view label, const std::string& mount, const char* limit_name,
+  const auto limit_by = [&](std::string_view label, const char* mount, const char* limit_name,
                             const char* usage_name) {
-    const std::size_t found = groups.find(label);
-    if (found == groups.npos) return;
-    const std::size_t begin = found + label.size();
-    std::string path = groups.substr(begin, groups.find('\n', begin) - begin);
-    for (;; path.resize(path.rfind('/'))) {  // each group's ancestors limit it, too
-      available = std::min(available, memory_left_in_cgroup(mount + path, limit_name, usage_name));
-      if (path.find('/') == path.npos) return;
-    }
+    for_each_cgroup(label, mount, [&](const std::string& folder) {
+      available = std::min(available, memory_left_in_cgroup(folder, limit_name, usage_name));
+    });
   };
   limit_by("0::", "/sys/fs/cgroup", "/memory.max", "/memory.current");
   limit_by(":memory:", "/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes");

@@ -4,6 +4,7 @@
 
 #include <ddpp/agreement.hpp>
 #include <ddpp/concepts.hpp>
+#include <ddpp/detail/available_cores.hpp>
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/fabric_agreement.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
@@ -29,10 +30,7 @@ namespace ddpp::detail {
 
 /// Polls without giving the core away only where every rank can have one.
 inline spin_policy spin_policy_for(int ranks_on_this_host) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const bool known = ::sched_getaffinity(0, sizeof set, &set) == 0;
-  const bool crowded = known && ranks_on_this_host > CPU_COUNT(&set);
+  const bool crowded = ranks_on_this_host > available_cores();
   return {.tries = 2000, .yield = crowded};
 }
 

@@ -137,6 +137,13 @@ inline void set_option(int fd, int level, int name, int value) noexcept {
 /// After this time a peer whose host (or the cable to it) is gone counts as gone.
 inline constexpr std::chrono::seconds longest_silence{30};
 
+/// For a connection within a host, where nothing is lost and no queue builds up: there a congestion control
+/// that paces, as BBR does, only costs. Where "reno" is not to be had all stays as it is.
+inline void prefer_local_speed(int fd) noexcept {
+  constexpr std::string_view reno = "reno";
+  static_cast<void>(::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, reno.data(), reno.size()));
+}
+
 /// For every connection: no delay for small messages; an idle one notices within longest_silence that nobody
 /// answers for the other end.
 inline void set_connection_options(int fd) noexcept {

@@ -8,6 +8,7 @@
 // read of it is kept, the rest stays in the socket, and the sender feels it.
 #pragma once
 
+#include <ddpp/detail/address.hpp>
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/message_engine.hpp>
 #include <ddpp/detail/operation.hpp>
@@ -49,6 +50,7 @@ class tcp_link final : public message_link {
 
   /// A connection to `peer` has been made and both ends have proven themselves.
   void connected(int peer, descriptor socket) {
+    if (stays_on_this_host(socket.get())) prefer_local_speed(socket.get());
     {
       const std::lock_guard lock(news_mutex_);
       arrivals_.emplace_back(peer, std::move(socket));
