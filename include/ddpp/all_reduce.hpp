@@ -38,7 +38,7 @@ void all_reduce_in_place(C& inside, std::span<T> data, const Op& op, const Alg& 
       algorithms::staged{}.sum(inside, data, divisor);
     else
       algorithms::direct{}.sum_16_bit(inside, data, divisor);
-  } else if constexpr (averages && staged &&
+  } else if constexpr (averages && staged && !has_all_reduce<typename C::transport_type, T, sum_t> &&
                        std::is_same_v<chosen_algorithm<C, Alg>, algorithms::automatic>) {
     algorithms::staged{}.sum(inside, data, inside.size());  // each rank divides its slice alone
   } else if constexpr (averages) {

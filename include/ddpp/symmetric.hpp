@@ -127,6 +127,11 @@ template <class C>
 /// Collective: all ranks ask for the same number of elements. Blocks. The memory is of use with this
 /// communicator; with another it is memory like any. Throws `resource_error` on all ranks, with the bytes
 /// needed and available, where one cannot have it, and what collectives throw.
+///
+/// After a collective in it has thrown, a rank that was stopped in the midst of that one may still write its
+/// part of the result when it goes on: destroy the buffer and allocate another after `recover` or `shrink`. A
+/// child made by fork() shares the memory with its parent. Where the backend has no such memory, or the group
+/// one rank, this is memory of the rank's own, and `std::bad_alloc` tells of its lack.
 template <class T, class C>
 symmetric_buffer<T> allocate_symmetric(C& comm, std::size_t count) {
   detail::check(count <= std::numeric_limits<std::size_t>::max() / sizeof(T) / 2, "allocate_symmetric", count,

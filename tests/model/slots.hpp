@@ -68,7 +68,7 @@ class slot_memory {
     for (std::size_t i = first; i < std::max(end, first + 1); ++i) access(pieces_[rank][i]);
   }
 
-  void reserve_staging(int) {}
+  void reserve_staging(int, std::size_t) {}
   static bool has_failed() { return false; }
   static ddpp::failure first_failure() { return {}; }
 

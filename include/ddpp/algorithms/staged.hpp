@@ -90,9 +90,11 @@ struct staged {
     std::size_t done = 0;
     do {
       const auto length = [&](int r) { return part_of_block(blocks.size(r), done, most); };
-      const bool in_place = show(comm, slots, mine, most, [&] {
-        put(slots, slots.slot(rank), data.data() + blocks.offset(rank) + done, length(rank));
-      });
+      const auto place = [&](int r) {
+        return data.data() + blocks.offset(r) + std::min(done, blocks.size(r));
+      };
+      const bool in_place =
+          show(comm, slots, mine, most, [&] { put(slots, slots.slot(rank), place(rank), length(rank)); });
       if (in_place) {
         for_each_other(comm, [&](int peer) {
           const std::size_t at = blocks.offset(peer);
@@ -100,9 +102,7 @@ struct staged {
         });
         return finish_in_place(comm, slots);
       }
-      for_each_other(comm, [&](int peer) {
-        copy(data.data() + blocks.offset(peer) + done, slots.slot(peer), length(peer));
-      });
+      for_each_other(comm, [&](int peer) { copy(place(peer), slots.slot(peer), length(peer)); });
       slots.next_round();
       done += most;
     } while (done < largest);
@@ -153,13 +153,13 @@ struct staged {
  private:
   using symmetric_place = detail::symmetric_place;
 
-  /// Such elements fit in any case.
+  /// Such elements fit in any case: see staging_bytes_for().
   static constexpr std::size_t small_element = 64;
 
   /// Whether a slot has room for an element of each rank and one more.
   template <class T, class Comm>
   static bool fits_slots(Comm& comm) {
-    const std::size_t room = std::min(comm.transport().shared_slots().most_bytes(), most_chunk_bytes) - line;
+    const std::size_t room = comm.transport().shared_slots().most_bytes() - line;
     return alignof(T) <= line && sizeof(T) * (static_cast<std::size_t>(comm.size()) + 1) <= room;
   }
 
@@ -241,8 +241,7 @@ struct staged {
   static void sliced(Comm& comm, Slots& slots, std::span<T> data, symmetric_place mine,
                      const Reduce& reduce) {
     const int n = comm.size(), rank = comm.rank();
-    const std::size_t most =
-        std::min(data.size(), chunk_length<T>(std::min(slots.most_bytes(), most_chunk_bytes), n));
+    const std::size_t most = std::min(data.size(), chunk_length<T>(slots.most_bytes(), n));
     const std::size_t input_bytes = round_up(most * sizeof(T));
     const std::size_t slot_bytes = input_bytes + detail::partition(most, n).size(0) * sizeof(T);
     // In a slot: the elements of a chunk, at the places that they have in it; then a slice of the chunk
@@ -288,8 +287,8 @@ struct staged {
   template <class T>
   static std::size_t chunk_length(std::size_t slot_bytes, int n) noexcept {
     const auto parts = static_cast<std::size_t>(n);
-    const std::size_t per_slice = (slot_bytes - line) / (parts + 1) / sizeof(T);
-    return per_slice * parts;
+    const std::size_t per_slice = (std::min(slot_bytes, most_chunk_bytes) - line) / (parts + 1) / sizeof(T);
+    return std::max<std::size_t>(per_slice, 1) * parts;
   }
 
   template <class Comm, class Slots, class T, class Reduce>
@@ -302,7 +301,11 @@ struct staged {
     };
     const std::size_t begin = begin_of(comm.rank()), count = begin_of(comm.rank() + 1) - begin;
     const auto slice_of = [&](int r) { return reinterpret_cast<T*>(buffer_of(slots, mine, r)) + begin; };
-    reduce_in_steps<T>(count, comm.size(), slice_of, comm.size(), slice_of, reduce);
+    reduce_in_steps<T>(count, comm.size(), slice_of, comm.size(), slice_of,
+                       [&](T* const* into, int copies, const T* const* operands, int n, std::size_t length) {
+                         slots.check();
+                         reduce(into, copies, operands, n, length);
+                       });
     finish_in_place(comm, slots);
   }
 
@@ -327,7 +330,8 @@ struct staged {
       };
       const bool in_place = show(comm, slots, mine, most * static_cast<std::size_t>(n) * sizeof(T), [&] {
         for_each_other(comm, [&](int peer) {
-          put(slots, for_rank(slots.slot(rank), peer), in.data() + blocks.offset(peer) + done,
+          put(slots, for_rank(slots.slot(rank), peer),
+              in.data() + blocks.offset(peer) + std::min(done, blocks.size(peer)),
               part_of_block(blocks.size(peer), done, most));
         });
       });
@@ -340,7 +344,7 @@ struct staged {
         return finish_in_place(comm, slots);
       }
       const auto operand_of = [&](int r) -> const T* {
-        return r == rank ? own + done : for_rank(slots.slot(r), rank);
+        return r == rank ? own + std::min(done, out.size()) : for_rank(slots.slot(r), rank);
       };
       reduce_into(out.subspan(std::min(done, out.size()), part_of_block(out.size(), done, most)), n,
                   operand_of, reduce);

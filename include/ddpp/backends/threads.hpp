@@ -9,13 +9,10 @@
 #include <ddpp/detail/mapping.hpp>
 #include <ddpp/detail/memory_transport.hpp>
 #include <ddpp/detail/symmetric_window.hpp>
-#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/store.hpp>
 
-#include <charconv>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <map>
 #include <memory>
@@ -28,6 +25,31 @@
 namespace ddpp {
 
 namespace detail {
+
+/// What the ranks of this process share, by name, for as long as one of them has it.
+template <class T>
+class process_wide {
+ public:
+  static process_wide& instance() {
+    static process_wide* const only = new process_wide;  // never destroyed: used until the process ends
+    return *only;
+  }
+
+  void add(const std::string& name, const std::shared_ptr<T>& object) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(objects_, [](const auto& entry) { return entry.second.expired(); });
+    objects_[name] = object;
+  }
+  std::shared_ptr<T> find(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    const auto at = objects_.find(name);
+    return at == objects_.end() ? nullptr : at->second.lock();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<T>> objects_;
+};
 
 /// A rank's hold on memory of this process.
 class thread_memory final : public fabric_memory {
@@ -50,44 +72,21 @@ class thread_memory final : public fabric_memory {
   bool exists(int) const override { return true; }
 
   window_offer offer_window(std::size_t bytes) override {
-    const std::size_t stride = symmetric_window::stride(bytes);
+    const block_name name = random_block_name();
     auto window = std::make_shared<symmetric_window>(
-        mapping::of_this_process(stride * static_cast<std::size_t>(ranks())), bytes);
-    auto door = std::make_shared<std::shared_ptr<symmetric_window>>(window);
-    return {text(reinterpret_cast<std::uintptr_t>(door.get())), window, door};
+        mapping::of_this_process(symmetric_window::total(bytes, ranks())), bytes);
+    std::string address(name.begin(), name.end());
+    process_wide<symmetric_window>::instance().add(address, window);
+    return {std::move(address), window, window};
   }
   std::shared_ptr<symmetric_window> accept_window(const std::string& address, int, std::size_t) override {
-    std::uintptr_t door = 0;
-    std::from_chars(address.data(), address.data() + address.size(), door);
-    return *reinterpret_cast<const std::shared_ptr<symmetric_window>*>(door);
+    auto window = process_wide<symmetric_window>::instance().find(address);
+    if (window == nullptr) throw resource_error("rank 0 has given up the memory that it offered");
+    return window;
   }
 
  private:
   std::shared_ptr<mapping> mapping_;
-};
-
-/// The blocks of this process by name.
-class thread_blocks {
- public:
-  static thread_blocks& instance() {
-    static thread_blocks* const only = new thread_blocks;  // never destroyed: used until the process ends
-    return *only;
-  }
-
-  void add(const std::string& name, const std::shared_ptr<mapping>& block) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(blocks_, [](const auto& entry) { return entry.second.expired(); });
-    blocks_[name] = block;
-  }
-  std::shared_ptr<mapping> find(const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    const auto at = blocks_.find(name);
-    return at == blocks_.end() ? nullptr : at->second.lock();
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::string, std::weak_ptr<mapping>> blocks_;
 };
 
 inline std::unique_ptr<fabric_memory> join_threads(const bootstrap& boot) {
@@ -99,7 +98,7 @@ inline std::unique_ptr<fabric_memory> join_threads(const bootstrap& boot) {
     memory = std::make_unique<thread_memory>(boot.size, name);
     if (boot.size > 1) {
       const std::string id(name.begin(), name.end());
-      thread_blocks::instance().add(id, memory->block());
+      process_wide<mapping>::instance().add(id, memory->block());
       boot.store->set(key, process + " " + id);
     }
   } else {
@@ -110,7 +109,7 @@ inline std::unique_ptr<fabric_memory> join_threads(const bootstrap& boot) {
              "this is process " + process + ", but rank 0 is in process " + found.substr(0, space) +
                  ". The backend `threads` joins threads of one process; for several processes use `shm`");
     }
-    std::shared_ptr<mapping> block = thread_blocks::instance().find(found.substr(space + 1));
+    std::shared_ptr<mapping> block = process_wide<mapping>::instance().find(found.substr(space + 1));
     if (block == nullptr) {
       throw init_error("rank " + std::to_string(boot.rank) + ": rank 0 has given up before this rank came");
     }

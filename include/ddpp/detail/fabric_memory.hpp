@@ -2,7 +2,7 @@
 // The block of memory through which ranks on one host talk, and what is where in it:
 //
 //     header | a control slot per rank | who came to which decision | which rings are open | a chunk pool per
-//     rank | a ring per ordered pair | two slots per rank
+//     rank | a ring per ordered pair | room for slots per rank
 //
 // All but the rings and the slots are there from the start. The rings are reserved one by one, when first
 // used.
@@ -45,7 +45,10 @@ inline std::size_t staging_bytes_for(int ranks, std::size_t available) {
                         least = std::size_t{256} << 10;
   const auto number = static_cast<std::size_t>(ranks);
   const std::size_t wanted = std::clamp(all / number, most_of_few, most_staging_bytes);
-  return std::max(least, std::min(wanted, available / 4 / number)) / 4096 * 4096;
+  const std::size_t a_line_for_each = (number + 2) * 64 * 4;  // see staged::fits_slots
+  return std::clamp(std::min(wanted, available / 4 / number), std::max(least, a_line_for_each),
+                    most_staging_bytes) /
+         4096 * 4096;
 }
 inline constexpr std::uint32_t fabric_ring_slots = 16;
 
@@ -218,8 +221,9 @@ class fabric_memory {
   }
   fabric_ring& ring(int from, int to) const noexcept { return *at<fabric_ring>(layout_.ring(from, to)); }
 
-  void reserve_staging(int rank) {
-    reserve(layout_.staging() + static_cast<std::size_t>(rank) * most_staging_bytes, staging_bytes());
+  /// The first bytes of that room.
+  void reserve_staging(int rank, std::size_t bytes) {
+    reserve(layout_.staging() + static_cast<std::size_t>(rank) * most_staging_bytes, bytes);
   }
   /// Whether the ranks run on cores with a cache in common, as far as the system tells.
   bool ranks_share_a_cache() const noexcept {

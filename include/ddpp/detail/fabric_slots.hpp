@@ -70,14 +70,22 @@ class basic_fabric_slots {
   /// throws `resource_error`, and `group_failed` once the group has failed: a round that was given up is
   /// never over, so its slots must not be written again.
   void open(std::size_t bytes) {
-    if (memory_.has_failed()) throw group_failed(memory_.first_failure());
-    if (!is_open_) {
-      memory_.reserve_staging(rank_);
+    check();
+    // What is about few bytes needs only the small slots.
+    const std::size_t needed = bytes <= small_bytes / 2 ? 2 * small_bytes : memory_.staging_bytes();
+    if (reserved_ < needed) {
+      memory_.reserve_staging(rank_, needed);
       DDPP_PROBE(slots_reserved);
       share_a_cache_ = memory_.ranks_share_a_cache();
-      is_open_ = true;
+      reserved_ = needed;
     }
     streams_ = !share_a_cache_ || bytes >= always_streamed_bytes;
+  }
+
+  /// Throws `group_failed` once the group has failed: before each step that writes to others' buffers, who
+  /// may have been told and gone on.
+  void check() const {
+    if (memory_.has_failed()) throw group_failed(memory_.first_failure());
   }
 
   /// Whether slots are written past the caches: where the ranks' cores have none in common, and for so many
@@ -256,7 +264,7 @@ class basic_fabric_slots {
   Engine& engine_;
   const int rank_;
   std::shared_ptr<symmetric_windows> windows_ = std::make_shared<symmetric_windows>(rank_);
-  bool is_open_ = false;
+  std::size_t reserved_ = 0;
   fingerprint print_;  // of the collective that this rank is in
   std::uint64_t entered_ = 0;
   std::uint64_t digest_ = 0;  // of the collective, and of all before

@@ -111,7 +111,7 @@ class shared_segment final : public fabric_memory {
 
   window_offer offer_window(std::size_t bytes) override {
     const file_kind kind = address().has_file_name() ? file_kind::named : file_kind::anonymous;
-    const std::size_t total = symmetric_window::stride(bytes) * static_cast<std::size_t>(ranks());
+    const std::size_t total = symmetric_window::total(bytes, ranks());
     auto file = std::make_shared<shared_file>(shared_file::create(kind, total));
     shared_file::check_room(file->get(), total);
     window_offer offer{file->address().text(), map_window(*file, 0, bytes), file};

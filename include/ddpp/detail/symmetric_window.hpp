@@ -5,11 +5,14 @@
 
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/mapping.hpp>
+#include <ddpp/detail/text.hpp>
+#include <ddpp/error.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -22,6 +25,15 @@ class symmetric_window {
   static constexpr std::size_t page = 4096;
   /// From one rank's part to the next.
   static constexpr std::size_t stride(std::size_t bytes) noexcept { return (bytes + page - 1) / page * page; }
+
+  /// Of all ranks together. Throws `resource_error` where that is more than there can be.
+  static std::size_t total(std::size_t bytes, int ranks) {
+    const std::size_t most = std::numeric_limits<std::size_t>::max() / 2 / static_cast<std::size_t>(ranks);
+    if (bytes > most - page)
+      throw resource_error(
+          text(bytes, " bytes of symmetric memory for each of ", ranks, " ranks are more than there can be"));
+    return stride(bytes) * static_cast<std::size_t>(ranks);
+  }
 
   symmetric_window(mapping memory, std::size_t bytes) : memory_(std::move(memory)), bytes_(bytes) {}
 
@@ -51,10 +63,13 @@ class symmetric_windows {
   /// any rank of this process has a handle.
   [[gnu::cold]] static std::shared_ptr<std::byte> add(const std::shared_ptr<symmetric_windows>& windows,
                                                       const std::shared_ptr<symmetric_window>& window) {
-    const std::lock_guard lock(windows->mutex_);
-    const std::uint32_t number = ++windows->last_;
-    windows->known_.push_back({number, window});
-    windows->any_.store(true, std::memory_order_relaxed);
+    std::uint32_t number = 0;
+    {
+      const std::lock_guard lock(windows->mutex_);
+      number = ++windows->last_;
+      windows->known_.push_back({number, window});
+      windows->any_.store(true, std::memory_order_relaxed);
+    }
     return std::shared_ptr<std::byte>(window->part(windows->rank_),
                                       [windows, window, number](std::byte*) { windows->forget(number); });
   }
