@@ -167,7 +167,8 @@ static_assert(ddpp::has_receive_view<receive_view>);
 static_assert(ddpp::has_shared_slots<ddpp::threads> && ddpp::has_shared_slots<ddpp::shm>);
 static_assert(!ddpp::has_shared_slots<ddpp::tcp> && !ddpp::has_shared_slots<support::mailbox_transport>);
 static_assert(ddpp::has_symmetric_memory<ddpp::threads> && ddpp::has_symmetric_memory<ddpp::shm>);
-static_assert(!ddpp::has_symmetric_memory<ddpp::tcp> && !ddpp::has_symmetric_memory<support::mailbox_transport>);
+static_assert(!ddpp::has_symmetric_memory<ddpp::tcp> &&
+              !ddpp::has_symmetric_memory<support::mailbox_transport>);
 static_assert(!ddpp::has_receive_view<without_segment> && !ddpp::has_receive_view<least<none>>);
 static_assert(!ddpp::has_receive_view<support::mailbox_transport>);
 

@@ -48,11 +48,8 @@ struct default_table {
       row{"", any, any, ring{}},
   };
   static constexpr std::tuple reduce_scatter{
-      row{"threads", any, any, staged{}},
-      row{"shm", any, any, staged{}},
-      row{"", any, 3, ring{}},
-      row{"", 16 << 10, any, halving_doubling{}},
-      row{"", any, any, ring{}},
+      row{"threads", any, any, staged{}},         row{"shm", any, any, staged{}}, row{"", any, 3, ring{}},
+      row{"", 16 << 10, any, halving_doubling{}}, row{"", any, any, ring{}},
   };
   static constexpr std::tuple all_gather{
       row{"threads", any, any, staged{}},
@@ -61,12 +58,9 @@ struct default_table {
       row{"", any, any, ring{}},
   };
   static constexpr std::tuple broadcast{
-      row{"threads", any, any, staged{}},
-      row{"shm", any, any, staged{}},
-      row{"", 256 << 10, any, tree{}},
-      row{"", any, 16, ring{}},
-      row{"", 8 << 20, any, scatter_gather{}},
-      row{"", any, any, ring{}},
+      row{"threads", any, any, staged{}},      row{"shm", any, any, staged{}},
+      row{"", 256 << 10, any, tree{}},         row{"", any, 16, ring{}},
+      row{"", 8 << 20, any, scatter_gather{}}, row{"", any, any, ring{}},
   };
   static constexpr std::tuple reduce{
       row{"", any, 8, tree{}},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // A timeline of training steps as trace events, the JSON that chrome://tracing and Perfetto show: when
 // buckets were ready, when they were reduced, and when the program waited. Only where DDPP_TRACE names a
-// file; each rank writes "<DDPP_TRACE>.rank<n>.<process>.json". The closing bracket is left out, as the format
-// allows: each line is written as it ends, and a file is of use whatever ends the program.
+// file; each rank writes "<DDPP_TRACE>.rank<n>.<process>.json". The closing bracket is left out, as the
+// format allows: each line is written as it ends, and a file is of use whatever ends the program.
 #pragma once
 
 #include <ddpp/detail/text.hpp>
