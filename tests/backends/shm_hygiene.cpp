@@ -31,6 +31,7 @@
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include "../skip.hpp"
@@ -124,9 +125,14 @@ void train(C& comm, std::size_t bytes) {
   EXPECT(all_are(gradients, static_cast<float>(comm.size() - 1) / 2));
 }
 
-void limit(int which, rlim_t most) {
-  const rlimit limit{most, most};
-  EXPECT(::setrlimit(static_cast<__rlimit_resource>(which), &limit) == 0);
+/// Returns what the limit was.
+rlim_t limit(int which, rlim_t most) {
+  const auto kind = static_cast<__rlimit_resource>(which);
+  rlimit limits{};
+  EXPECT(::getrlimit(kind, &limits) == 0);
+  const rlim_t before = std::exchange(limits.rlim_cur, most);
+  EXPECT(::setrlimit(kind, &limits) == 0);
+  return before;
 }
 
 /// Every rank gets an error or none does, and without waiting until the time is up. Returns the texts by
@@ -293,6 +299,22 @@ TEST_CASE("no descriptors") {
   CHECK(refused > 4);
 }
 
+TEST_CASE("no descriptors for symmetric memory: an error on all ranks, and the group goes on") {
+  const nothing_left checked;
+  for (const int limited : {0, 1}) {
+    run_ranks(3, [&](int rank, const std::string& store) {
+      ddpp::communicator<shm> comm(meeting_at(store, rank, 3));
+      expect_sums(comm);
+      const rlim_t usual = limit(RLIMIT_NOFILE, 0);
+      if (rank != limited) limit(RLIMIT_NOFILE, usual);
+      EXPECT(says(text_of<ddpp::resource_error>([&] { use_symmetric_memory(comm, mib); }), "ulimit -n"));
+      train(comm, mib);
+      limit(RLIMIT_NOFILE, usual);
+      use_symmetric_memory(comm, mib);
+    });
+  }
+}
+
 TEST_CASE("no address space") {
 #if defined(__SANITIZE_ADDRESS__)
   return ddpp::testing::skip("AddressSanitizer needs all address space");
@@ -360,6 +382,22 @@ TEST_CASE("what others have planted under likely names is neither used nor touch
           EXPECT(!std::filesystem::exists(name('5')));
           for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
             std::filesystem::remove(entry);
+        })) == 0);
+}
+
+TEST_CASE("ranks that have given up privileges, and so hide their descriptors from each other") {
+  const nothing_left checked;
+  if (!can_make_hosts()) return;
+  if (::geteuid() != 0) return ddpp::testing::skip("only root has privileges to give up");
+  CHECK(status_of(on_host("64m", [] {
+          EXPECT(::chmod("/dev/shm", 01777) == 0);
+          EXPECT(status_of(process([] {
+                   EXPECT(::setuid(65534) == 0);
+                   run_ranks(3, [](int rank, const std::string& store) {
+                     ddpp::communicator<shm> comm(meeting_at(store, rank, 3));
+                     use_symmetric_memory(comm, mib);
+                   });
+                 })) == 0);
         })) == 0);
 }
 

@@ -12,11 +12,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "../support/ranks.hpp"
@@ -173,10 +175,35 @@ class exchange {
   const std::size_t n_, count_;
 };
 
+/// Two steps of training, in which buckets are reduced while others become ready.
+template <class C>
+void train(C& comm) {
+  std::array<std::vector<float>, 3> values, gradients;
+  std::vector<ddpp::parameter> model;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i].resize(5000);
+    gradients[i].resize(5000);
+    model.emplace_back("weight " + std::to_string(i), values[i], gradients[i]);
+  }
+  ddpp::distributed_data_parallel ddp(comm, std::move(model), {.bucket_cap_mb = 0.01});
+  for (int step = 0; step < 2; ++step) {
+    ddp.prepare();
+    for (std::size_t i = values.size(); i-- > 0;) {
+      std::fill(gradients[i].begin(), gradients[i].end(), static_cast<float>(2 * (comm.rank() + step)));
+      ddp.mark_ready(i);
+    }
+    ddp.wait();
+    const auto mean = static_cast<float>(comm.size() - 1 + 2 * step);
+    for (const auto& each : gradients)
+      support::expect(std::count(each.begin(), each.end(), mean) == std::ssize(each), "the average is right");
+  }
+}
+
 /// What all ranks do.
 template <class C>
 void work(C& comm) {
   for (const std::size_t count : {std::size_t{5}, std::size_t{30'000}}) exchange<C>(comm, count).all();
+  train(comm);
   auto half = comm.split(comm.rank() % 2);
   exchange<C>(half, 40).all();
 }
