@@ -48,7 +48,7 @@ inline constexpr bool is_vector_operation = dtype_of<T> != dtype::custom &&
 template <class E, class T>
 E element(const T* from, std::size_t i) {
   E e;
-  std::memcpy(&e, from + i, sizeof e);
+  std::memcpy(static_cast<void*>(&e), from + i, sizeof e);
   return e;
 }
 
