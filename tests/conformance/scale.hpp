@@ -5,6 +5,7 @@
 #include <ddpp/concepts.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -97,6 +98,34 @@ TEST_CASE("10,556,587 elements on eight ranks") {
     ddpp::all_reduce(comm, x);
     EXPECT(x.front() == 8 && x.back() == 8);
     EXPECT(std::count(x.begin(), x.end(), 28) == static_cast<std::ptrdiff_t>(x.size()) - 2);
+  });
+}
+
+TEST_CASE("elements of kilobytes among many ranks") {
+  struct block {
+    std::array<int, 1000> numbers;
+  };
+  struct sum_of_blocks {
+    block operator()(block a, const block& b) const {
+      for (std::size_t i = 0; i < a.numbers.size(); ++i) a.numbers[i] += b.numbers[i];
+      return a;
+    }
+  };
+  const int ranks = is_full_speed() ? 64 : 16;
+  on_ranks(ranks, [](auto& comm) {
+    const auto number = static_cast<std::size_t>(comm.size());
+    const int sum = comm.size() * (comm.size() - 1) / 2;
+    std::vector<block> all(3), each(2 * number), mine(2);
+    for (std::vector<block>* const blocks : {&all, &each}) {
+      for (block& one : *blocks) one.numbers.fill(comm.rank());
+    }
+    ddpp::all_reduce(comm, all, sum_of_blocks());
+    ddpp::reduce_scatter(comm, each, mine, sum_of_blocks());
+    for (const std::vector<block>* const blocks : {&all, &mine}) {
+      for (const block& one : *blocks) {
+        for (const int found : one.numbers) EXPECT(found == sum);
+      }
+    }
   });
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "suite.hpp"
 
@@ -106,6 +107,27 @@ TEST_CASE("symmetric memory on some ranks, at different places, of different win
         }
       }
     }
+  });
+}
+
+TEST_CASE("symmetric memory that nobody can have is refused on all ranks, which go on") {
+  if (!ddpp::has_symmetric_memory<transport>) return;  // where it is each rank's own
+  on_ranks(4, [](auto& comm) {
+    constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+    const auto refused = [&](std::size_t count) {
+      try {
+        ddpp::allocate_symmetric<char>(comm, count);
+        return false;
+      } catch (const ddpp::error&) {
+        return true;
+      }
+    };
+    // The last two wrap around when multiplied by the number of ranks, or rounded up to pages.
+    for (const std::size_t count : {most, most / 2 - 1, most / 4 + 4097}) EXPECT(refused(count));
+    auto data = ddpp::allocate_symmetric<int>(comm, 10'000);
+    for (int& each : data) each = 1;
+    ddpp::all_reduce(comm, data);
+    for (const int each : data) EXPECT(each == 4);
   });
 }
 
