@@ -114,11 +114,23 @@ class segment_meeting {
 
   // Null if it is out of reach. Throws what keeps it from existing.
   [[gnu::cold]] std::unique_ptr<shared_segment> open(const char* key) {
-    const std::string word = first_word_of_rank_0(boot_, key);
+    const std::string word = first_word(key);
     if (word.starts_with(failed)) throw resource_error(word.substr(std::string_view(failed).size()));
     std::unique_ptr<shared_segment> segment;
     or_tell([&] { segment = open_at(shared_file_address::parse(word)); });
     return segment;
+  }
+
+  /// Waits for it, but not if rank 0 or another has given up. (Where a process that has ended is still to be
+  /// seen, its descriptors look like another user's, so that one waits for a name that nobody will give.)
+  std::string first_word(const char* key) const {
+    bootstrap boot = boot_;
+    boot.check_peers = [this] {
+      if (const std::string why = reason_given(); !why.empty())
+        throw init_error(text("rank ", boot_.rank, ": the group did not come together: ", why));
+      boot_.check_peers();
+    };
+    return first_word_of_rank_0(boot, key);
   }
 
   std::unique_ptr<shared_segment> open_at(const shared_file_address& there) {
@@ -130,10 +142,19 @@ class segment_meeting {
     }
     auto segment = shared_segment::open(boot_.size, there);
     if (segment == nullptr && errno == ENOENT && there.processes == here.processes) {
+      const std::string why = reason_given();
       throw init_error(text("rank ", boot_.rank, ": rank 0 died or gave up while the group came together",
-                            boot_.store->check({gone_key}) ? ": " + boot_.store->get(gone_key) : ""));
+                            why.empty() ? "" : ": ", why));
     }
     return segment;
+  }
+
+  /// Why there will be no group, if a rank has said so.
+  std::string reason_given() const {
+    for (const char* const key : {refused_key, gone_key}) {
+      if (boot_.store->check({key})) return boot_.store->get(key);
+    }
+    return {};
   }
 
   /// What this rank lacks keeps the others from having a group.

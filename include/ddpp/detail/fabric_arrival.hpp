@@ -106,10 +106,12 @@ inline void announce_arrival(fabric_memory& memory, int rank) {
   throw timeout_error(text("rank ", boot.rank, ": rank 0 did not come in time to the group of ", boot.size));
 }
 
+inline constexpr const char* refused_key = "refused";
+
 /// Tells the ranks that wait at the block why this one cannot come to it; returns the same.
 [[gnu::cold]] inline std::string tell_refusal(const bootstrap& boot, const std::string& why) {
   const std::string whole = text("rank ", boot.rank, ": ", why);
-  boot.store->set("refused", whole);
+  boot.store->set(refused_key, whole);
   return whole;
 }
 [[noreturn, gnu::cold]] inline void refuse(const bootstrap& boot, const std::string& why) {
@@ -122,7 +124,7 @@ inline void announce_arrival(fabric_memory& memory, int rank) {
                                          const std::function<void()>& meanwhile) {
   try {
     boot.check_peers();
-    if (boot.store->check({"refused"})) throw init_error(boot.store->get("refused"));
+    if (boot.store->check({refused_key})) throw init_error(boot.store->get(refused_key));
     meanwhile();
   } catch (const error&) {
     check_arrivals(memory, boot.rank);
