@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: BSL-1.0
-// Collectives through memory that all ranks see (`has_shared_slots`), without messages. Each rank has two
-// slots there, used in turn; buffers in symmetric memory are read and written where they are. For what a
-// round is, see detail/fabric_slots.hpp.
+// Collectives through memory that all ranks see (`has_shared_slots`), without messages. Each rank shows parts
+// of its buffer in slots; buffers in symmetric memory are read and written where they are. For what a round
+// is, see detail/fabric_slots.hpp.
 //
-// All-reduce of a buffer of B bytes by n ranks:
+// There are three ways to all-reduce a buffer of B bytes on n ranks.
 //
-//   flat      for small buffers. Each rank writes all of its buffer to its slot; when all have, each reduces
-//   all of
-//             them itself. One synchronisation; each rank writes B and reads n * B bytes.
-//   in place  where all ranks' buffers lie in one symmetric window. Each rank reduces its slice of all
-//   buffers, and
-//             writes the result to all of them. Two synchronisations; each rank reads B and writes B bytes.
-//   sliced    for the rest, in chunks. Each rank owns a slice of each chunk. It writes the slices that others
-//   own to
-//             its slot; when all have, it reduces its own from its buffer and the others' slots, into its
-//             buffer and its slot, where the others read it. A chunk is written in the round in which the one
-//             before is reduced: k chunks take k + 1 synchronisations. Each rank writes B and reads 2 (n - 1)
-//             / n * B bytes of slots.
+// Flat, for small buffers: each rank writes all of its buffer to its slot; when all have, each reduces all of
+// them itself. One synchronisation; each rank writes B and reads (n - 1) B bytes of slots.
+//
+// In place, where all ranks' buffers lie in one symmetric window: each rank reduces its slice of all buffers
+// into all of them. Two synchronisations; each rank reads B and writes B bytes.
+//
+// Sliced, for the rest, in chunks: each rank owns a slice of each chunk. It writes the slices that others own
+// to its slot; when all have, it reduces its own from its buffer and the others' slots, into its buffer and
+// its slot, where the others read it. A chunk is written in the round in which the one before is reduced: k
+// chunks take k + 1 synchronisations. Each rank writes B and reads 2 (n - 1) / n * B bytes of slots.
 //
 // All ranks must bring the same number of elements: the fingerprint of the running collective, which is
 // compared, has it, unless the algorithm is called by itself in a script.
