@@ -134,8 +134,7 @@ class trial {
     return {.init_method = "file://" + directory_.file("store"),
             .rank = rank,
             .world_size = plan_.ranks,
-            .timeout = 60s,
-            .init_timeout = plan_.kills() ? 3s : 60s};
+            .timeout = 60s};
   }
 
   pid_t victim() const { return pids_[static_cast<std::size_t>(plan_.victim)]; }
@@ -291,7 +290,7 @@ void on_traced_host(F f) {
 
 }  // namespace
 
-TEST_CASE("killed or stopped at a named point") {
+TEST_CASE("killed or stopped at a named point" * doctest::timeout(400)) {
   on_traced_host([](const support::named_points& points) {
     return campaign(points, 1).run(3, 1, false, false) + campaign(points, 2).run(2, 0, true, false);
   });
