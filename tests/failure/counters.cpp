@@ -97,11 +97,14 @@ void many_collectives(C& comm, const std::string& transport) {
   expect_flat(transport + ", all_reduce_async of 16 floats", some_of(100'000), looks(comm),
               [&] { ddpp::all_reduce_async(comm, data).wait(); });
   std::size_t size = 0;
-  expect_flat(transport + ", all_reduce of a new buffer", some_of(100'000), looks(comm), [&] {
+  const auto reduce_new_buffer = [&] {
     size = size % 5000 + 7;
     std::vector<float> fresh(size);
     ddpp::all_reduce(comm, fresh);
-  });
+  };
+  // The room for slots in shared memory becomes resident page by page, as they go around it.
+  for (int i = 0; i < 3000; ++i) reduce_new_buffer();
+  expect_flat(transport + ", all_reduce of a new buffer", some_of(100'000), looks(comm), reduce_new_buffer);
 }
 
 template <class T>
