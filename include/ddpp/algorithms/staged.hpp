@@ -166,7 +166,7 @@ struct staged {
   /// Symmetric buffers up to this size go through slots, too: one synchronisation costs less than two.
   static constexpr std::size_t least_in_place_bytes = std::size_t{1} << 10;
   /// Bytes reduced at a time, so that what is read again soon is still in a cache.
-  static constexpr std::size_t cached_bytes = std::size_t{32} << 10;
+  static constexpr std::size_t cached_bytes = std::size_t{128} << 10;
   /// A sliced all-reduce shows so much at a time.
   static constexpr std::size_t most_chunk_bytes = std::size_t{256} << 10;
   static constexpr std::size_t line = 64;
