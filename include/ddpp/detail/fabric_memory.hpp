@@ -84,7 +84,8 @@ static_assert(sizeof(fabric_arrival_flag<>) == 128 && offsetof(fabric_arrival_fl
 
 /// What the digest in a flag stands for. Read only where digests differ.
 struct alignas(128) fabric_collective {
-  std::uint64_t digest = 0;
+  std::atomic<std::uint64_t> digest{
+      0};  ///< read to find the entry that is meant, also in one that is being written
   fingerprint now, before;
 };
 

@@ -62,7 +62,10 @@ class basic_fabric_slots {
   /// The next collective begins.
   void enter(const fingerprint& print) noexcept {
     digest_ = hash_of(digest_, print);
-    memory_.slot(rank_).collectives[++entered_ % 2] = {digest_, print, print_};
+    fabric_collective& entry = memory_.slot(rank_).collectives[++entered_ % 2];
+    entry.digest.store(digest_, std::memory_order_relaxed);
+    entry.now = print;
+    entry.before = print_;
     print_ = print;
   }
 
@@ -194,7 +197,8 @@ class basic_fabric_slots {
   /// What a rank has said that it is in, in this round. It cannot be two collectives ahead.
   const fabric_collective& collective_of(int rank, std::uint64_t round) const noexcept {
     const auto& latest = memory_.slot(rank).collectives;
-    return latest[0].digest == arrival_of(rank, round).digest ? latest[0] : latest[1];
+    const bool first = latest[0].digest.load(std::memory_order_relaxed) == arrival_of(rank, round).digest;
+    return latest[first ? 0 : 1];
   }
 
   void await_all(std::uint64_t round, deadline until) {

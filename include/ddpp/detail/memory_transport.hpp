@@ -56,6 +56,7 @@ class memory_transport {
   void abort(const failure& cause) { core_->engine.abort(cause); }
 
   void enter(const fingerprint& print) {
+    core_->slots.check();  // others may be reading what this rank was in when the group failed
     // A broadcast is over before all have come to it. What one of them did instead is seen here at the
     // latest; until then this rank is, to the others, still in it.
     if (const fingerprint* const unsettled = core_->slots.unsettled()) {
