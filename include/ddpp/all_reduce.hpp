@@ -30,15 +30,15 @@ void all_reduce_binary(C& inside, std::span<T> data, const Op& op, const Alg& al
 template <class C, class T, class Op, class Alg>
 void all_reduce_in_place(C& inside, std::span<T> data, const Op& op, const Alg& algorithm) {
   constexpr bool averages = std::is_same_v<Op, avg_t>, sums = std::is_same_v<Op, sum_t>;
-  constexpr bool staged = has_shared_slots<typename C::transport_type> && number<T>;
+  constexpr bool has_slots = has_shared_slots<typename C::transport_type> && number<T>;
   if constexpr (is_16_bit_float<T> && (averages || sums) && leaves_choice<C, Alg> &&
                 !has_all_reduce<typename C::transport_type, T, sum_t>) {
     const int divisor = averages ? inside.size() : 1;
-    if constexpr (staged)
+    if constexpr (has_slots)
       algorithms::staged{}.sum(inside, data, divisor);
     else
       algorithms::direct{}.sum_16_bit(inside, data, divisor);
-  } else if constexpr (averages && staged && !has_all_reduce<typename C::transport_type, T, sum_t> &&
+  } else if constexpr (averages && has_slots && !has_all_reduce<typename C::transport_type, T, sum_t> &&
                        std::is_same_v<chosen_algorithm<C, Alg>, algorithms::automatic>) {
     algorithms::staged{}.sum(inside, data, inside.size());  // each rank divides its slice alone
   } else if constexpr (averages) {

@@ -122,7 +122,8 @@ concept has_receive_view = requires(T& t, int peer, int tag, std::size_t bytes, 
 };
 
 /// Has memory in which each rank shows the others parts of its buffers, in rounds; see
-/// detail/fabric_slots.hpp. Slots have at least 8 KiB and are aligned to 64 bytes.
+/// detail/fabric_slots.hpp. Slots have room for at least 64 bytes of each rank and 128 more, and are aligned
+/// to 64 bytes.
 template <class T>
 concept has_shared_slots = requires(T& t, int rank, const void* data, std::size_t size,
                                     ddpp::deadline until) {

@@ -169,7 +169,7 @@ struct staged {
   static constexpr std::size_t cached_bytes = std::size_t{128} << 10;
   /// A sliced all-reduce shows so much at a time.
   static constexpr std::size_t most_chunk_bytes = std::size_t{256} << 10;
-  static constexpr std::size_t line = 64;
+  static constexpr std::size_t line = detail::line_bytes;
 
   // Reductions: into[c][i] = that of operands[0][i], operands[1][i], ..., for all c. Any `into` may be one of
   // the operands.
@@ -240,7 +240,7 @@ struct staged {
                      const Reduce& reduce) {
     const int n = comm.size(), rank = comm.rank();
     const std::size_t most = std::min(data.size(), chunk_length<T>(slots.most_bytes(), n));
-    const std::size_t input_bytes = round_up(most * sizeof(T));
+    const std::size_t input_bytes = detail::round_up_to_lines(most * sizeof(T));
     const std::size_t slot_bytes = input_bytes + detail::partition(most, n).size(0) * sizeof(T);
     // In a slot: the elements of a chunk, at the places that they have in it; then a slice of the chunk
     // before.
@@ -411,10 +411,6 @@ struct staged {
   /// How much of a block is left after `done`, up to `most`.
   static constexpr std::size_t part_of_block(std::size_t size, std::size_t done, std::size_t most) noexcept {
     return done < size ? std::min(most, size - done) : 0;
-  }
-
-  static constexpr std::size_t round_up(std::size_t bytes) noexcept {
-    return (bytes + line - 1) / line * line;
   }
 
   /// Into this rank's slot.

@@ -49,7 +49,7 @@ class bucket_slab {
       for (std::size_t k = 0; k < members.size(); ++k) {
         places[members[k]] = {buckets.size() - 1, total + made.offsets[k] * made.element_size};
       }
-      total += (made.bytes + cache_line - 1) / cache_line * cache_line;
+      total += round_up_to_lines(made.bytes);
     }
     symmetric_buffer<std::byte> memory = memory_for(comm, total);
     for (std::size_t slot = 0; slot < places.size() && !buckets_.empty(); ++slot) {
@@ -87,7 +87,6 @@ class bucket_slab {
   }
 
  private:
-  static constexpr std::size_t cache_line = 64;
   struct place {
     std::size_t bucket = 0, begin = 0;  // `begin`: bytes into the slab
   };

@@ -136,6 +136,14 @@ void sum_and_divide(T* into, const T* const* operands, int n, std::size_t count,
   }
 }
 
+/// Makes into[0] with make(into[0]), and copies it to the other places.
+template <class T, class Make>
+void make_copies(T* const* into, int copies, std::size_t count, Make make) {
+  make(into[0]);
+  for (int c = 1; c < copies; ++c)
+    copy_elements(std::span<const T>(into[0], count), std::span(into[c], count));
+}
+
 /// reduce_operands, sum_and_divide: the result goes to several places, of which each may be one of the
 /// operands.
 template <class T, class Op>
@@ -145,9 +153,7 @@ void reduce_operands_into_all(T* const* into, int copies, const T* const* operan
     if (n > 1 && n <= most_operands_at_once)
       return calculate_copies(into, copies, operands, n, count, fold<operand_t<T, Op>, Op>());
   }
-  reduce_operands(into[0], operands, n, count, op);
-  for (int c = 1; c < copies; ++c)
-    copy_elements(std::span<const T>(into[0], count), std::span(into[c], count));
+  make_copies(into, copies, count, [&](T* first) { reduce_operands(first, operands, n, count, op); });
 }
 template <number T>
 void sum_and_divide_into_all(T* const* into, int copies, const T* const* operands, int n, std::size_t count,
@@ -158,9 +164,7 @@ void sum_and_divide_into_all(T* const* into, int copies, const T* const* operand
                               quotient_of_sum<operand_t<T, sum_t>>(divisor));
     }
   }
-  sum_and_divide(into[0], operands, n, count, divisor);
-  for (int c = 1; c < copies; ++c)
-    copy_elements(std::span<const T>(into[0], count), std::span(into[c], count));
+  make_copies(into, copies, count, [&](T* first) { sum_and_divide(first, operands, n, count, divisor); });
 }
 
 /// to[i] = from[i] * factor, in one array or two that do not overlap.

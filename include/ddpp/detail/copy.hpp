@@ -16,6 +16,11 @@ namespace ddpp::detail {
 
 inline constexpr std::size_t line_bytes = 64;
 
+/// To whole cache lines.
+constexpr std::size_t round_up_to_lines(std::size_t bytes) noexcept {
+  return (bytes + line_bytes - 1) / line_bytes * line_bytes;
+}
+
 template <std::size_t VectorBytes>
 [[gnu::always_inline]] inline void copy_line(std::byte* to, const std::byte* from) noexcept {
   using value = vector<long long, VectorBytes / sizeof(long long)>;

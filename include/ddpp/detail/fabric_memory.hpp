@@ -36,21 +36,20 @@ namespace ddpp::detail {
 inline constexpr std::size_t fabric_chunk_bytes = std::size_t{64} << 10;
 inline constexpr int fabric_chunks = 16;  // per rank
 inline constexpr std::size_t fabric_inline_bytes = 192;
+inline constexpr std::uint32_t fabric_ring_slots = 16;
 inline constexpr std::size_t most_staging_bytes = std::size_t{8} << 20;  // per rank
 
 /// Room for a rank's slots, where so much memory is available for all: a fraction of it. More than innermost
 /// caches hold, but no more than needed where ranks are many, whose slots push each other out of the caches.
 inline std::size_t staging_bytes_for(int ranks, std::size_t available) {
-  constexpr std::size_t all = std::size_t{128} << 20, most_of_few = std::size_t{1} << 20,
+  constexpr std::size_t all = std::size_t{128} << 20, least_of_many = std::size_t{1} << 20,
                         least = std::size_t{256} << 10;
   const auto number = static_cast<std::size_t>(ranks);
-  const std::size_t wanted = std::clamp(all / number, most_of_few, most_staging_bytes);
+  const std::size_t wanted = std::clamp(all / number, least_of_many, most_staging_bytes);
   const std::size_t a_line_for_each = (number + 2) * 64 * 4;  // see staged::fits_slots
-  return std::clamp(std::min(wanted, available / 4 / number), std::max(least, a_line_for_each),
-                    most_staging_bytes) /
-         4096 * 4096;
+  const std::size_t needed = std::min(std::max(least, a_line_for_each), most_staging_bytes);
+  return std::max(std::min(wanted, available / 4 / number), needed) / 4096 * 4096;
 }
-inline constexpr std::uint32_t fabric_ring_slots = 16;
 
 /// A piece of a message on its way. The first piece speaks for the message.
 struct fabric_entry {
@@ -82,10 +81,10 @@ struct alignas(128) fabric_arrival_flag {
 };
 static_assert(sizeof(fabric_arrival_flag<>) == 128 && offsetof(fabric_arrival_flag<>, bytes) == 32);
 
-/// What the digest in a flag stands for. Read only where digests differ.
+/// What the digest in a flag stands for. Read only where digests differ; the digest then says which entry is
+/// meant, and may be read of one that is being written.
 struct alignas(128) fabric_collective {
-  std::atomic<std::uint64_t> digest{
-      0};  ///< read to find the entry that is meant, also in one that is being written
+  std::atomic<std::uint64_t> digest{0};
   fingerprint now, before;
 };
 

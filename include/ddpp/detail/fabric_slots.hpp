@@ -22,6 +22,7 @@
 // A buffer in symmetric memory need not pass through a slot: its rank says where it is when it arrives.
 #pragma once
 
+#include <ddpp/detail/copy.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/memory_fabric.hpp>
 #include <ddpp/detail/message_engine.hpp>
@@ -56,7 +57,7 @@ class basic_fabric_slots {
 
   /// The largest slot, in bytes.
   std::size_t most_bytes() const noexcept {
-    return (memory_.staging_bytes() - 2 * small_bytes) / 3 / line * line;
+    return (memory_.staging_bytes() - 2 * small_bytes) / 3 / line_bytes * line_bytes;
   }
 
   /// The next collective begins.
@@ -79,7 +80,6 @@ class basic_fabric_slots {
     if (reserved_ < needed) {
       memory_.reserve_staging(rank_, needed);
       DDPP_PROBE(slots_reserved);
-      share_a_cache_ = memory_.ranks_share_a_cache();
       reserved_ = needed;
     }
     streams_ = !share_a_cache_ || bytes >= always_streamed_bytes;
@@ -175,7 +175,7 @@ class basic_fabric_slots {
     last_slot_ = slot_;
     is_inline_ = bytes <= arrival_flag::inline_bytes;
     if (is_inline_) return;
-    const std::size_t needed = (bytes + line - 1) / line * line;
+    const std::size_t needed = round_up_to_lines(bytes);
     if (needed <= small_bytes) {
       slot_ = round_ % 2 * small_bytes;
       return;
@@ -187,7 +187,6 @@ class basic_fabric_slots {
   static constexpr std::size_t small_bytes = 2048;
 
  private:
-  static constexpr std::size_t line = 64;
   static constexpr std::size_t least_streamed_bytes = 4096, always_streamed_bytes = std::size_t{8} << 20;
 
   arrival_flag& arrival_of(int rank, std::uint64_t round) const noexcept {
@@ -275,7 +274,8 @@ class basic_fabric_slots {
   // Bytes into the room for slots: where this round's slot begins, the last one's, and the end of the latest.
   std::size_t slot_ = 0, last_slot_ = 0, end_ = 2 * small_bytes;
   bool is_inline_ = false;
-  bool share_a_cache_ = true, streams_ = false;
+  const bool share_a_cache_ = memory_.ranks_share_a_cache();
+  bool streams_ = false;
   std::uint64_t round_ = 1;        // the one that begins, or has begun
   std::uint64_t all_arrived_ = 0;  // a round in which all are known to have arrived
 };

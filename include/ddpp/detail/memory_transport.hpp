@@ -20,7 +20,6 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <sched.h>
 #include <span>
 #include <string>
 #include <utility>

@@ -375,7 +375,6 @@ class message_engine {
     message_engine& engine_;
   };
 
-  static constexpr int quick_tries = 300;
   /// Threads in wait_for. Under the mutex.
   class watching {
    public:
@@ -419,6 +418,7 @@ class message_engine {
     message_engine& engine_;
   };
 
+  static constexpr int quick_tries = 300;
   static constexpr std::chrono::microseconds longest_spin{200};
   static constexpr std::chrono::milliseconds longest_stretch{10};
   static constexpr std::chrono::milliseconds patience{

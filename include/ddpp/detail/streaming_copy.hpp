@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ddpp/detail/copy.hpp>
+#include <ddpp/detail/vector.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -16,18 +17,17 @@ namespace ddpp::detail {
 /// Copies `bytes` bytes past the caches; the blocks do not overlap. finish_streaming() must follow before
 /// anyone is told of them.
 inline void copy_streaming(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-  constexpr std::size_t line = 64;
-  const std::size_t head = (line - reinterpret_cast<std::uintptr_t>(to) % line) % line;
-  if (bytes < head + line) return copy_bytes(to, from, bytes);
-  typedef long long vector __attribute__((vector_size(16)));
+  using value = vector<long long, 2>;
+  const std::size_t head = (line_bytes - reinterpret_cast<std::uintptr_t>(to) % line_bytes) % line_bytes;
+  if (bytes < head + line_bytes) return copy_bytes(to, from, bytes);
   std::memcpy(to, from, head);
   std::size_t at = head;
-  for (; at + line <= bytes; at += line) {
-    vector values[line / sizeof(vector)];
-    std::memcpy(values, from + at, line);
-    for (std::size_t i = 0; i < line / sizeof(vector); ++i) {
-      auto* const place = reinterpret_cast<vector*>(to + at) + i;
-      asm volatile("movntdq %1, %0" : "=m"(*place) : "x"(values[i]));
+  for (; at + line_bytes <= bytes; at += line_bytes) {
+    value line[line_bytes / sizeof(value)];
+    std::memcpy(line, from + at, line_bytes);
+    for (std::size_t i = 0; i < line_bytes / sizeof(value); ++i) {
+      auto* const place = reinterpret_cast<value*>(to + at) + i;
+      asm volatile("movntdq %1, %0" : "=m"(*place) : "x"(line[i]));
     }
   }
   std::memcpy(to + at, from + at, bytes - at);
