@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSL-1.0
 // The parts that the message engine and the fabric are made of.
+#include <ddpp/detail/available_cores.hpp>
 #include <ddpp/detail/copy.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
+#include <ddpp/detail/last_level_cache.hpp>
 #include <ddpp/detail/operation.hpp>
 #include <ddpp/detail/peer_set.hpp>
 #include <ddpp/detail/spsc_ring.hpp>
 #include <ddpp/detail/staging.hpp>
+#include <ddpp/detail/streaming_copy.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -13,27 +16,53 @@
 #include <cstring>
 #include <doctest/doctest.h>
 #include <limits>
+#include <sched.h>
+#include <string>
 #include <thread>
 #include <vector>
 
 using namespace ddpp::detail;
 
-TEST_CASE("copy_bytes copies every length at every offset, and nothing else") {
+TEST_CASE("copies take every length at every offset, and nothing else") {
   constexpr std::size_t room = 3000;
   std::vector<std::byte> from(room), to(room);
   for (std::size_t i = 0; i < room; ++i) from[i] = static_cast<std::byte>(i * 7 + i / 256);
-  bool right = true;
-  for (std::size_t length = 0; length < 1300; length += (length < 1000 ? 97 : 1)) {
-    for (const std::size_t from_at : {0u, 1u, 8u, 33u, 63u}) {
-      for (const std::size_t to_at : {0u, 1u, 16u, 31u, 64u}) {
-        std::memset(to.data(), 0xee, room);
-        copy_bytes(to.data() + to_at, from.data() + from_at, length);
-        right = right && std::memcmp(to.data() + to_at, from.data() + from_at, length) == 0 &&
-                (to_at == 0 || to[to_at - 1] == std::byte{0xee}) && to[to_at + length] == std::byte{0xee};
+  for (const auto copy : {copy_bytes, copy_streaming}) {
+    bool right = true;
+    for (std::size_t length = 0; length < 1300; length += (length < 1000 ? 97 : 1)) {
+      for (const std::size_t from_at : {0u, 1u, 8u, 33u, 63u}) {
+        for (const std::size_t to_at : {0u, 1u, 16u, 31u, 64u}) {
+          std::memset(to.data(), 0xee, room);
+          copy(to.data() + to_at, from.data() + from_at, length);
+          finish_streaming();
+          right = right && std::memcmp(to.data() + to_at, from.data() + from_at, length) == 0 &&
+                  (to_at == 0 || to[to_at - 1] == std::byte{0xee}) && to[to_at + length] == std::byte{0xee};
+        }
       }
     }
+    CHECK(right);
   }
-  CHECK(right);
+}
+
+TEST_CASE("what the system says of cores, quotas and caches") {
+  constexpr double infinite = std::numeric_limits<double>::infinity();
+  CHECK(cores_of_quota("150000 100000\n") == 1.5);  // version 2
+  CHECK(cores_of_quota("50000\n100000\n") == 0.5);  // version 1, two files
+  for (const char* const none :
+       {"max 100000\n", "-1\n100000\n", "", "0 100000", "100000", "100000 0", "nonsense"})
+    CHECK(cores_of_quota(none) == infinite);
+  CHECK(available_cores() > 0);
+  CHECK(available_cores() <= CPU_SETSIZE);
+
+  const auto ranges = [](const std::string& list) {
+    std::vector<int> ends;
+    for_each_range(list, [&](int first, int last) { ends.insert(ends.end(), {first, last}); });
+    return ends;
+  };
+  CHECK(ranges("0-3,8,10-11\n") == std::vector{0, 3, 8, 8, 10, 11});
+  CHECK(ranges("7\n") == std::vector{7, 7});
+  CHECK(ranges("").empty());
+  CHECK(ranges("none").empty());
 }
 
 TEST_CASE("staging is aligned and comes back") {
