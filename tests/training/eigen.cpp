@@ -36,24 +36,56 @@ static_assert(ddpp::mutable_buffer<Eigen::Map<MatrixXd>&>);
 static_assert(ddpp::mutable_buffer<const Eigen::Map<MatrixXd>&>);
 static_assert(ddpp::mutable_buffer<Eigen::Ref<MatrixXd>>);
 static_assert(ddpp::mutable_buffer<Eigen::Ref<Eigen::VectorXf>>);
+static_assert(ddpp::mutable_buffer<Eigen::Map<Eigen::VectorXd, 0, Eigen::InnerStride<1>>>);
+static_assert(ddpp::mutable_buffer<Eigen::Map<Eigen::Array4f, Eigen::Aligned16>>);
+
+// Whole columns or rows, whichever lie together, and segments of vectors.
+static_assert(ddpp::mutable_buffer<decltype(lvalue<MatrixXf>().col(0))>);
+static_assert(ddpp::mutable_buffer<decltype(lvalue<MatrixXf>().middleCols(0, 2))>);
+static_assert(ddpp::mutable_buffer<decltype(lvalue<MatrixXf>().middleCols(0, 2).leftCols(1))>);
+static_assert(ddpp::mutable_buffer<decltype(lvalue<row_major>().row(0))>);
+static_assert(ddpp::mutable_buffer<decltype(lvalue<row_major>().topRows(2))>);
+static_assert(ddpp::mutable_buffer<decltype(lvalue<Eigen::VectorXf>().segment(0, 2))>);
+static_assert(ddpp::mutable_buffer<decltype(lvalue<Eigen::RowVectorXf>().head<2>())>);
+static_assert(ddpp::mutable_buffer<decltype(lvalue<Eigen::Map<Eigen::VectorXd>>().tail(1))>);
+static_assert(ddpp::mutable_buffer<decltype(lvalue<MatrixXf>().col(0).head(2))>);
 static_assert(std::same_as<ddpp::element_t<MatrixXf&>, float>);
 
 // Constant ones can be sent but not written.
 static_assert(ddpp::buffer<const MatrixXf&> && !ddpp::mutable_buffer<const MatrixXf&>);
 static_assert(ddpp::buffer<Eigen::Map<const MatrixXd>> && !ddpp::mutable_buffer<Eigen::Map<const MatrixXd>>);
+static_assert(ddpp::buffer<const Eigen::Matrix2f&> && !ddpp::mutable_buffer<const Eigen::Matrix2f&>);
+static_assert(ddpp::buffer<decltype(lvalue<const MatrixXf>().col(0))> &&
+              !ddpp::mutable_buffer<decltype(lvalue<const MatrixXf>().col(0))>);
+static_assert(ddpp::buffer<const Eigen::Ref<const MatrixXd>&> &&
+              !ddpp::mutable_buffer<const Eigen::Ref<const MatrixXd>&>);
 
 // What has, or may have, gaps by its type; and what has no memory at all.
 static_assert(!ddpp::buffer<decltype(lvalue<MatrixXf>().row(0))>);
+static_assert(!ddpp::buffer<decltype(lvalue<MatrixXf>().row(0).head(2))>);
+static_assert(!ddpp::buffer<decltype(lvalue<MatrixXf>().row(0).col(0))>);
+static_assert(!ddpp::buffer<decltype(lvalue<MatrixXf>().topRows(1))>);
+static_assert(!ddpp::buffer<decltype(lvalue<MatrixXf>().topRows(1).leftCols(2))>);
 static_assert(!ddpp::buffer<decltype(lvalue<MatrixXf>().block(0, 0, 1, 1))>);
+static_assert(!ddpp::buffer<decltype(lvalue<Eigen::Matrix4f>().block<2, 2>(0, 0))>);
+static_assert(!ddpp::buffer<decltype(lvalue<row_major>().leftCols(1))>);
 static_assert(!ddpp::buffer<decltype(lvalue<MatrixXf>().diagonal())>);
 static_assert(!ddpp::buffer<decltype(lvalue<MatrixXf>().transpose())>);
 static_assert(!ddpp::buffer<decltype(lvalue<row_major>().col(0))>);
 static_assert(!ddpp::buffer<Eigen::Map<MatrixXd, 0, Eigen::OuterStride<>>>);
 static_assert(!ddpp::buffer<Eigen::Map<Eigen::VectorXd, 0, Eigen::InnerStride<2>>>);
+static_assert(!ddpp::buffer<Eigen::Map<Eigen::VectorXd, 0, Eigen::InnerStride<>>>);
+static_assert(
+    !ddpp::buffer<decltype(lvalue<Eigen::Map<Eigen::VectorXd, 0, Eigen::InnerStride<2>>>().head(2))>);
+static_assert(!ddpp::buffer<Eigen::Ref<Eigen::VectorXd, 0, Eigen::InnerStride<>>>);
+static_assert(!ddpp::buffer<decltype((lvalue<Eigen::VectorXf>() * 2.0f).head(2))>);
 static_assert(!ddpp::buffer<decltype(lvalue<MatrixXf>() + lvalue<MatrixXf>())>);
 
 // An asynchronous operation may keep a map, but not a matrix that is about to go.
 static_assert(ddpp::detail::outlives_the_call<Eigen::Map<MatrixXd>>);
+static_assert(ddpp::detail::outlives_the_call<Eigen::Map<const MatrixXd>>);
+static_assert(ddpp::detail::outlives_the_call<decltype(lvalue<MatrixXf>().col(0))>);
+static_assert(!ddpp::detail::outlives_the_call<Eigen::Ref<const MatrixXd>>);
 static_assert(!ddpp::detail::outlives_the_call<MatrixXd>);
 
 // 16-bit floats of either library are the same elements.
@@ -156,6 +188,64 @@ TEST_CASE("a reference to part of a matrix is a buffer only without gaps") {
   CHECK(ddpp::as_span(whole).size() == 16);
   CHECK(ddpp::as_span(columns).data() == m.data() + 4);
   CHECK_THROWS_AS(ddpp::as_span(corner), ddpp::usage_error);
+  Eigen::Ref<MatrixXd> top(corner);
+  CHECK_THROWS_AS(ddpp::as_span(top.leftCols(2)), ddpp::usage_error);
+  CHECK(ddpp::as_span(top.col(3)).data() == m.data() + 12);
+}
+
+TEST_CASE("parts of matrices without gaps are sent and received where they lie") {
+  ddpp::launch<ddpp::threads>(2, [](auto& comm) {
+    const float mine = float(comm.rank() + 1);
+    MatrixXf all = MatrixXf::Zero(3, 6);
+    const MatrixXf keys = MatrixXf::Constant(3, 2, mine);
+    ddpp::all_gather(comm, keys, all.middleCols(1, 4));
+    EXPECT(all.middleCols(1, 2).isConstant(1) && all.middleCols(3, 2).isConstant(2));
+    EXPECT(all.col(0).isZero() && all.col(5).isZero());
+
+    row_major rows = row_major::Constant(3, 5, mine);
+    auto pending = ddpp::all_reduce_async(comm, rows.row(1));
+    pending.wait();
+    EXPECT(rows.row(0).isConstant(mine) && rows.row(1).isConstant(3) && rows.row(2).isConstant(mine));
+
+    const std::vector<double> raw = {mine, 2 * mine, 3 * mine};
+    Eigen::Vector3d sum;
+    ddpp::all_reduce(comm, Eigen::Map<const Eigen::Vector3d>(raw.data()), sum);
+    EXPECT(sum == Eigen::Vector3d(3, 6, 9));
+  });
+}
+
+/// A model of one vector with its parameters as segments, and a matrix of a size fixed at compile time.
+template <class Scalar>
+void train_segments_and_a_fixed_matrix() {
+  ddpp::launch<ddpp::threads>(2, [](auto& comm) {
+    const auto number = [](int x) { return static_cast<Scalar>(static_cast<float>(x)); };
+    Eigen::Matrix<Scalar, Dynamic, 1> values(5), gradients(5);
+    Eigen::Matrix<Scalar, 2, 3> fixed, fixed_gradient;
+    values.setConstant(number(comm.rank() + 1));
+    fixed.setConstant(number(comm.rank() + 3));
+    ddpp::distributed_data_parallel ddp(comm, {ddpp::parameter("head", values.head(2), gradients.head(2)),
+                                               ddpp::parameter("tail", values.tail(3), gradients.tail(3)),
+                                               ddpp::parameter("fixed", fixed, fixed_gradient)});
+    EXPECT(values.isConstant(number(1)) && fixed.isConstant(number(3)));  // rank 0's
+    for (int step = 0; step < 3; ++step) {
+      ddp.prepare();
+      gradients.head(2).setConstant(number(step + 2 * comm.rank()));
+      gradients.tail(3).setConstant(number(step + 4 * comm.rank()));
+      fixed_gradient.setConstant(number(step + 6 * comm.rank()));
+      for (std::size_t i = 3; i-- > 0;) ddp.mark_ready(i);
+      ddp.wait();
+      EXPECT(gradients.head(2).isConstant(number(step + 1)));
+      EXPECT(gradients.tail(3).isConstant(number(step + 2)));
+      EXPECT(fixed_gradient.isConstant(number(step + 3)));
+      EXPECT(ddp.template grad<Scalar>(2).data() == fixed_gradient.data());
+    }
+  });
+}
+
+TEST_CASE("segments and matrices of fixed size are parameters, 16-bit ones too") {
+  train_segments_and_a_fixed_matrix<float>();
+  train_segments_and_a_fixed_matrix<Eigen::half>();
+  train_segments_and_a_fixed_matrix<Eigen::bfloat16>();
 }
 
 TEST_CASE("matrices are broadcast and trained") {
