@@ -3,9 +3,9 @@
 #include <ddpp/detail/available_cores.hpp>
 #include <ddpp/detail/copy.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
-#include <ddpp/detail/last_level_cache.hpp>
 #include <ddpp/detail/operation.hpp>
 #include <ddpp/detail/peer_set.hpp>
+#include <ddpp/detail/slot_writer.hpp>
 #include <ddpp/detail/spsc_ring.hpp>
 #include <ddpp/detail/staging.hpp>
 #include <ddpp/detail/streaming_copy.hpp>
@@ -44,7 +44,41 @@ TEST_CASE("copies take every length at every offset, and nothing else") {
   }
 }
 
-TEST_CASE("what the system says of cores, quotas and caches") {
+TEST_CASE("one slow sample is no reason to write past the caches, two in a row are") {
+  line_cost cost;
+  const auto high_after = [&](double nanoseconds_per_line) {
+    cost.add(nanoseconds_per_line);
+    return cost.is_high();
+  };
+  CHECK(!high_after(1e6));
+  CHECK(!high_after(2));
+  CHECK(!high_after(20));
+  CHECK(high_after(18));
+  CHECK(high_after(1e6));
+  CHECK(!high_after(2));
+}
+
+TEST_CASE("a slot_writer's puts are whole, measured or not, streamed or not") {
+  constexpr std::size_t room = std::size_t{40} << 10;
+  std::vector<std::byte> from(room), to(room);
+  for (std::size_t i = 0; i < room; ++i) from[i] = static_cast<std::byte>(i * 7 + i / 256);
+  for (const bool large : {false, true}) {
+    slot_writer writer;
+    writer.open(large ? std::size_t{1} << 30 : room);
+    CHECK(writer.streams() == large);
+    bool right = true;
+    for (std::size_t length = 1; length < room - 64; length += 301) {
+      std::memset(to.data(), 0xee, room);
+      writer.put(to.data() + length % 64, from.data() + length % 7, length);
+      writer.finish();
+      right = right && std::memcmp(to.data() + length % 64, from.data() + length % 7, length) == 0 &&
+              to[length % 64 + length] == std::byte{0xee};
+    }
+    CHECK(right);
+  }
+}
+
+TEST_CASE("what the system says of cores and quotas") {
   constexpr double infinite = std::numeric_limits<double>::infinity();
   CHECK(cores_of_quota("150000 100000\n") == 1.5);  // version 2
   CHECK(cores_of_quota("50000\n100000\n") == 0.5);  // version 1, two files
@@ -53,16 +87,6 @@ TEST_CASE("what the system says of cores, quotas and caches") {
     CHECK(cores_of_quota(none) == infinite);
   CHECK(available_cores() > 0);
   CHECK(available_cores() <= CPU_SETSIZE);
-
-  const auto ranges = [](const std::string& list) {
-    std::vector<int> ends;
-    for_each_range(list, [&](int first, int last) { ends.insert(ends.end(), {first, last}); });
-    return ends;
-  };
-  CHECK(ranges("0-3,8,10-11\n") == std::vector{0, 3, 8, 8, 10, 11});
-  CHECK(ranges("7\n") == std::vector{7, 7});
-  CHECK(ranges("").empty());
-  CHECK(ranges("none").empty());
 }
 
 TEST_CASE("staging is aligned and comes back") {

@@ -50,7 +50,6 @@ class slot_memory {
   rank_slot& slot(int rank) { return slots_[rank]; }
   std::byte* staging(int rank) { return bytes_[rank].data(); }
   static constexpr std::size_t staging_bytes() { return room; }
-  static bool ranks_share_a_cache() { return true; }
 
   /// Counts as an access to all of a slot.
   void touch(int rank, const std::byte* slot, std::size_t bytes, bool writes) {

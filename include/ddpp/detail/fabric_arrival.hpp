@@ -8,7 +8,6 @@
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/fingerprint_text.hpp>
 #include <ddpp/detail/futex.hpp>
-#include <ddpp/detail/last_level_cache.hpp>
 #include <ddpp/detail/probe.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
@@ -27,7 +26,6 @@
 namespace ddpp::detail {
 
 inline void announce_arrival(fabric_memory& memory, int rank) {
-  memory.slot(rank).last_level_cache = last_level_cache();
   memory.slot(rank).presence.store(fabric_presence::here, std::memory_order_seq_cst);
   DDPP_PROBE(presence_shown);
   memory.header().attached.fetch_add(1, std::memory_order_seq_cst);

@@ -109,7 +109,6 @@ struct alignas(128) fabric_slot {
   alignas(64) std::atomic<fabric_presence> presence{fabric_presence::absent};
   alignas(64) state_board<> board;
   std::atomic<std::int64_t> process{0};  // its number in /proc; 0: not known
-  std::uint64_t last_level_cache{0};     // written before `presence`
 
   fabric_collective collectives[2];  // the latest two, in turn
 
@@ -224,14 +223,6 @@ class fabric_memory {
   /// The first bytes of that room.
   void reserve_staging(int rank, std::size_t bytes) {
     reserve(layout_.staging() + static_cast<std::size_t>(rank) * most_staging_bytes, bytes);
-  }
-  /// Whether the ranks run on cores with a cache in common, as far as the system tells.
-  bool ranks_share_a_cache() const noexcept {
-    const std::uint64_t first = slot(0).last_level_cache;
-    for (int rank = 1; rank < ranks_; ++rank) {
-      if (slot(rank).last_level_cache != first) return false;
-    }
-    return first != 0;
   }
 
   /// Room for a rank's slots, the same for all.

@@ -27,7 +27,7 @@
 #include <ddpp/detail/memory_fabric.hpp>
 #include <ddpp/detail/message_engine.hpp>
 #include <ddpp/detail/probe.hpp>
-#include <ddpp/detail/streaming_copy.hpp>
+#include <ddpp/detail/slot_writer.hpp>
 #include <ddpp/detail/symmetric_window.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
@@ -82,7 +82,7 @@ class basic_fabric_slots {
       DDPP_PROBE(slots_reserved);
       reserved_ = needed;
     }
-    streams_ = !share_a_cache_ || bytes >= always_streamed_bytes;
+    writer_.open(bytes);
   }
 
   /// Throws `group_failed` once the group has failed: before each step that writes to others' buffers, who
@@ -91,9 +91,8 @@ class basic_fabric_slots {
     if (memory_.has_failed()) throw group_failed(memory_.first_failure());
   }
 
-  /// Whether slots are written past the caches: where the ranks' cores have none in common, and for so many
-  /// bytes that they push each other out.
-  bool streams() const noexcept { return streams_; }
+  /// Whether slots are written past the caches.
+  bool streams() const noexcept { return writer_.streams(); }
 
   /// Blocks until all have arrived in the round before. Fails the group where one was in another collective
   /// there.
@@ -118,12 +117,7 @@ class basic_fabric_slots {
   std::byte* last_slot(int rank) const noexcept { return memory_.staging(rank) + last_slot_; }
 
   /// Writes to this rank's slot.
-  void put(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-    if (streams_ && count >= least_streamed_bytes)
-      copy_streaming(to, from, count);
-    else
-      copy_bytes(to, from, count);
-  }
+  void put(std::byte* to, const std::byte* from, std::size_t count) noexcept { writer_.put(to, from, count); }
 
   /// Where this memory lies, if all ranks can see it there.
   symmetric_place find(const void* data, std::size_t bytes_there) const noexcept {
@@ -132,7 +126,7 @@ class basic_fabric_slots {
 
   /// This rank's slot is written; or its buffer is to be found in `place`.
   void arrive(const symmetric_place& place = {}) {
-    if (streams_) finish_streaming();
+    writer_.finish();
     DDPP_PROBE(slot_written);
     arrival_flag& flag = arrival_of(rank_, round_);
     flag.digest = digest_;
@@ -187,8 +181,6 @@ class basic_fabric_slots {
   static constexpr std::size_t small_bytes = 2048;
 
  private:
-  static constexpr std::size_t least_streamed_bytes = 4096, always_streamed_bytes = std::size_t{8} << 20;
-
   arrival_flag& arrival_of(int rank, std::uint64_t round) const noexcept {
     return memory_.slot(rank).arrivals[round % 2];
   }
@@ -274,8 +266,7 @@ class basic_fabric_slots {
   // Bytes into the room for slots: where this round's slot begins, the last one's, and the end of the latest.
   std::size_t slot_ = 0, last_slot_ = 0, end_ = 2 * small_bytes;
   bool is_inline_ = false;
-  const bool share_a_cache_ = memory_.ranks_share_a_cache();
-  bool streams_ = false;
+  slot_writer writer_;
   std::uint64_t round_ = 1;        // the one that begins, or has begun
   std::uint64_t all_arrived_ = 0;  // a round in which all are known to have arrived
 };
