@@ -91,6 +91,19 @@ class distributed_data_parallel {
           options.weight);
   }
 
+  /// Takes back a prepare() that no gradient has followed: no step is under way then. Only on this rank, as
+  /// nobody has been told; where somebody has, because a weight travels or ranks under join() shadow the
+  /// step, nothing is done.
+  void cancel() { reducer_.cancel(); }
+
+  /// For a forward pass without gradients: takes rank 0's buffers where prepare() would, so that the next
+  /// prepare() need not. Collective, and blocks, where buffers are due; not under join(), of which the others
+  /// would not hear.
+  void refresh_buffers() {
+    if (!broadcast_buffers_ || joining_ || reducer_.is_under_way()) return;
+    if (std::exchange(buffers_are_due_, false)) broadcast_(comm_, model_.buffer_memory(), 0);
+  }
+
   /// Gradient i, by its place in the list, is final. From any thread. Throws `reducer_error` if it was ready
   /// before, or without prepare(); `usage_error` if there is none.
   void mark_ready(std::size_t i) { reducer_.mark_ready(i); }

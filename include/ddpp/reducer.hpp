@@ -145,6 +145,20 @@ class reducer {
     });
   }
 
+  bool is_under_way() {
+    const std::lock_guard lock(mutex_);
+    return phase_ != phase::idle;
+  }
+
+  /// Drops a step of which the others cannot know.
+  void cancel() {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != phase::armed || !record_.order().empty() || next_ > 0) return;
+    if (plan_.weight || !plan_.all_work) return;
+    record_.take_back();
+    phase_ = phase::idle;
+  }
+
   void mark_ready(std::size_t listed) {
     const std::size_t slot = model_.slot_of(listed);
     {

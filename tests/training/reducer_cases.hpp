@@ -29,6 +29,9 @@ TEST_CASE("gradients in buckets survive a rebuild") {
   training::view_keeps_gradients_across_rebuild<TRANSPORT>();
 }
 TEST_CASE("static graph") { training::static_graph<TRANSPORT>(); }
+TEST_CASE("forward passes that no backward pass follows") {
+  training::forwards_without_backward<TRANSPORT>();
+}
 TEST_CASE("buffers") { training::buffers<TRANSPORT>(); }
 TEST_CASE("initial values and shared parameters") { training::initial_values<TRANSPORT>(); }
 TEST_CASE("weighted averages") { training::weights<TRANSPORT>(); }

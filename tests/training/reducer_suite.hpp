@@ -673,6 +673,38 @@ void buffers() {
 }
 
 template <class T>
+void forwards_without_backward() {
+  ddpp::launch<T>(2, [](auto& comm) {
+    floats model({1, 2});
+    std::vector<int> buffer(1);
+    distributed_data_parallel ddp(comm, model.list, {.buffers = {buffer}});
+    buffer[0] = comm.rank() + 1;
+    ddp.refresh_buffers();
+    EXPECT(buffer[0] == 1);
+    buffer[0] = comm.rank() + 1;
+    ddp.refresh_buffers(), EXPECT(buffer[0] == comm.rank() + 1);  // once after each step that synchronises
+    step(ddp, {1, 0}), EXPECT(buffer[0] == comm.rank() + 1);
+    ddp.prepare(), EXPECT(buffer[0] == 1);
+    buffer[0] = comm.rank() + 1;
+    ddp.refresh_buffers(), EXPECT(buffer[0] == comm.rank() + 1);  // not between forward and backward
+    ddp.mark_ready(1), ddp.mark_ready(0), ddp.wait();
+
+    distributed_data_parallel alone(comm, model.list, {.find_unused_parameters = true});
+    model.fill(float(comm.rank()));
+    {
+      auto guard = alone.no_sync();
+      alone.prepare(), alone.mark_ready(0), alone.wait();
+    }
+    if (comm.rank() == 0) alone.prepare(), alone.cancel(), alone.cancel();
+    alone.prepare(), alone.mark_ready(1), alone.cancel(), alone.wait();  // a gradient came: it goes on
+    EXPECT(model.all(0.5f));                                             // the first one's from before
+    alone.join([&] { alone.prepare(), alone.cancel(); });
+    alone.prepare();
+    alone.cancel();
+  });
+}
+
+template <class T>
 void initial_values() {
   ddpp::launch<T>(3, [](auto& comm) {
     floats model({300'000, 2, 70'000, 1}, float(comm.rank() + 1)), own({5}, float(comm.rank()));

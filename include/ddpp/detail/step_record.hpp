@@ -39,8 +39,10 @@ class step_record {
     marked_.assign(model_.slots(), 0);
     order_.clear();
     if (!accumulating_) used_.assign(model_.slots(), 0);
-    accumulating_ = !synchronised;
+    was_accumulating_ = std::exchange(accumulating_, !synchronised);
   }
+  /// The step that has just begun has not.
+  void take_back() noexcept { accumulating_ = was_accumulating_; }
   /// The step is dropped, and with it what was accumulated before.
   void forget() noexcept { accumulating_ = false; }
 
@@ -111,7 +113,7 @@ class step_record {
   std::vector<std::uint8_t> marked_;
   std::vector<std::uint8_t> used_;
   std::vector<std::size_t> order_;
-  bool accumulating_ = false;
+  bool accumulating_ = false, was_accumulating_ = false;  // the latter: before the step that began last
   bool is_fixed_ = false;
   std::vector<std::uint8_t> in_graph_;
   std::vector<std::size_t> fixed_order_;
