@@ -6,6 +6,7 @@
 #include <ddpp/agreement.hpp>
 #include <ddpp/algorithms/automatic.hpp>
 #include <ddpp/concepts.hpp>
+#include <ddpp/detail/function_ref.hpp>
 #include <ddpp/detail/group.hpp>
 #include <ddpp/detail/member_watch.hpp>
 #include <ddpp/detail/regroup.hpp>
@@ -115,9 +116,8 @@ class communicator {
   }
 
   /// The same, and returns when it is done: on this thread, or inside the script that is running here.
-  template <class Script>
-  void run(const fingerprint& print, Script&& script) {
-    auto body = [&](detail::script_scope& scope) {
+  void run(const fingerprint& print, detail::function_ref<void(communicator&)> script) {
+    const auto body = [&](detail::script_scope& scope) {
       communicator inside = within(alive(), scope);
       script(inside);
     };

@@ -8,6 +8,7 @@
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/exception_text.hpp>
 #include <ddpp/detail/flight_recorder.hpp>
+#include <ddpp/detail/function_ref.hpp>
 #include <ddpp/detail/launch_meeting.hpp>
 #include <ddpp/detail/rank_environment.hpp>
 #include <ddpp/detail/rank_processes.hpp>
@@ -60,8 +61,8 @@ namespace detail {
 }
 
 /// Runs f; an exception that leaves it revokes the communicator, so that no other rank waits for this one.
-template <class C, class F>
-void run_rank(C& comm, F& f) {
+template <class C>
+void run_rank(C& comm, function_ref<void(C&)> f) {
   try {
     f(comm);
   } catch (...) {
@@ -91,8 +92,8 @@ class first_exception {
   bool follows_ = false;
 };
 
-template <transport T, class A, class F>
-void launch_threads(int n, F& f, const init_options& options) {
+template <transport T, class A>
+void launch_threads(int n, function_ref<void(communicator<T, A>&)> f, const init_options& options) {
   const auto meeting = std::make_shared<hash_store>(options.timeout);
   const secret shared_secret = random_secret();
   first_exception first;
@@ -127,8 +128,8 @@ void launch_threads(int n, F& f, const init_options& options) {
   first.rethrow_if_any();
 }
 
-template <transport T, class A, class F>
-void launch_processes(int n, F& f, const init_options& options) {
+template <transport T, class A>
+void launch_processes(int n, function_ref<void(communicator<T, A>&)> f, const init_options& options) {
   const inherited_meeting meeting;
   rank_processes ranks("launch", n, 0, std::chrono::seconds(10));
   for (int rank = 0; rank < n; ++rank) {
@@ -138,7 +139,7 @@ void launch_processes(int n, F& f, const init_options& options) {
       bootstrap boot = launch_bootstrap(rank, n, options, mine.store, mine.secret);
       boot.check_peers = [&ranks] { ranks.check_others(); };
       communicator<T, A> comm(boot);
-      run_rank(comm, f);
+      run_rank<communicator<T, A>>(comm, f);
     });
   }
   ranks.join(deadline::max());
@@ -158,10 +159,11 @@ void launch_processes(int n, F& f, const init_options& options) {
 template <transport T, class A = algorithms::automatic, class F>
 void launch(int n, F&& f, const init_options& options = {}) {
   detail::check_launch(n, options);
+  const auto run = [&f](communicator<T, A>& comm) { f(comm); };
   if constexpr (T::launch == launch_kind::threads) {
-    detail::launch_threads<T, A>(n, f, options);
+    detail::launch_threads<T, A>(n, run, options);
   } else {
-    detail::launch_processes<T, A>(n, f, options);
+    detail::launch_processes<T, A>(n, run, options);
   }
 }
 

@@ -26,6 +26,7 @@
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/combine.hpp>
 #include <ddpp/detail/copy.hpp>
+#include <ddpp/detail/function_ref.hpp>
 #include <ddpp/detail/partition.hpp>
 #include <ddpp/detail/scratch.hpp>
 #include <ddpp/detail/symmetric_window.hpp>
@@ -49,14 +50,14 @@ struct staged {
   void all_reduce(Comm& comm, std::span<T> data, const Op& op) const {
     if constexpr (sizeof(T) > small_element || alignof(T) > line)
       if (!fits_slots<T>(comm)) return ring{}.all_reduce(comm, data, op);
-    all_reduce_with(comm, data, reduce_with(op));
+    all_reduce_with(comm, elements::of(data), reduce_with<T>(op));
   }
 
   /// data = (sum over ranks of data) / divisor. 16-bit floats are added in float and rounded once.
   template <class Comm, class T>
   requires detail::number<T> && has_shared_slots<typename Comm::transport_type>
   void sum(Comm& comm, std::span<T> data, int divisor) const {
-    all_reduce_with(comm, data, sum_and_divide<T>(divisor));
+    all_reduce_with(comm, elements::of(data), sum_and_divide<T>(divisor));
   }
 
   template <class Comm, class T, class Op>
@@ -65,7 +66,7 @@ struct staged {
                       const Op& op) const {
     if constexpr (sizeof(T) > small_element || alignof(T) > line)
       if (!fits_slots<T>(comm)) return ring{}.reduce_scatter(comm, in, out, blocks, op);
-    reduce_scatter_with(comm, in, out, blocks, reduce_with(op));
+    reduce_scatter_with(comm, std::as_bytes(in).data(), elements::of(out), blocks, reduce_with<T>(op));
   }
 
   /// out = this rank's block of (sum over ranks of in) / divisor, as `sum`.
@@ -73,7 +74,8 @@ struct staged {
   requires detail::number<T> && has_shared_slots<typename Comm::transport_type>
   void sum_block(Comm& comm, std::span<const T> in, std::span<T> out, const detail::partition& blocks,
                  int divisor) const {
-    reduce_scatter_with(comm, in, out, blocks, sum_and_divide<T>(divisor));
+    reduce_scatter_with(comm, std::as_bytes(in).data(), elements::of(out), blocks,
+                        sum_and_divide<T>(divisor));
   }
 
   template <class Comm>
@@ -92,15 +94,16 @@ struct staged {
         return data.data() + blocks.offset(r) + std::min(done, blocks.size(r));
       };
       const bool in_place =
-          show(comm, slots, mine, most, [&] { put(slots, slots.slot(rank), place(rank), length(rank)); });
+          show(comm, slots, mine, most, [&] { slots.put(slots.slot(rank), place(rank), length(rank)); });
       if (in_place) {
         for_each_other(comm, [&](int peer) {
           const std::size_t at = blocks.offset(peer);
-          copy(data.data() + at, buffer_of(slots, mine, peer) + at, blocks.size(peer));
+          detail::copy_bytes(data.data() + at, buffer_of(slots, mine, peer) + at, blocks.size(peer));
         });
         return finish_in_place(comm, slots);
       }
-      for_each_other(comm, [&](int peer) { copy(place(peer), slots.slot(peer), length(peer)); });
+      for_each_other(comm,
+                     [&](int peer) { detail::copy_bytes(place(peer), slots.slot(peer), length(peer)); });
       slots.next_round();
       done += most;
     } while (done < largest);
@@ -119,18 +122,18 @@ struct staged {
     do {
       const std::size_t length = part_of_block(data.size(), done, most);
       slots.begin_round(most, comm.deadline());
-      if (sends && mine.number == 0) put(slots, slots.slot(root), data.data() + done, length);
+      if (sends && mine.number == 0) slots.put(slots.slot(root), data.data() + done, length);
       slots.arrive(mine);
       if (!sends) slots.await_arrival(root, comm.deadline());
       const bool root_is_in_place = sends ? mine.number != 0 : slots.place_of(root).number != 0;
       if (root_is_in_place) {
         slots.await_arrivals(comm.deadline());
         if (all_in_place(comm, slots, mine)) {
-          if (!sends) copy(data.data(), buffer_of(slots, mine, root), data.size());
+          if (!sends) detail::copy_bytes(data.data(), buffer_of(slots, mine, root), data.size());
           return finish_in_place(comm, slots);
         }
       } else {
-        if (!sends) copy(data.data() + done, slots.slot(root), length);
+        if (!sends) detail::copy_bytes(data.data() + done, slots.slot(root), length);
         done += most;
       }
       mine = {};
@@ -171,181 +174,215 @@ struct staged {
   static constexpr std::size_t most_chunk_bytes = std::size_t{256} << 10;
   static constexpr std::size_t line = detail::line_bytes;
 
-  // Reductions: into[c][i] = that of operands[0][i], operands[1][i], ..., for all c. Any `into` may be one of
-  // the operands.
+  // Elements and operations have types up to here. What follows is compiled once for all of them.
 
-  template <class Op>
+  struct elements {
+    std::byte* data = nullptr;
+    std::size_t count = 0;
+    std::size_t size = 1;  // bytes of one
+
+    template <class T>
+    static elements of(std::span<T> all) noexcept {
+      return {std::as_writable_bytes(all).data(), all.size(), sizeof(T)};
+    }
+    std::size_t bytes() const noexcept { return count * size; }
+    elements part(std::size_t offset, std::size_t length) const noexcept {
+      return {data + offset * size, length, size};
+    }
+  };
+
+  /// into[c][i] = that of operands[0][i], operands[1][i], ..., for all c and i < count. Any `into` may be one
+  /// of the operands.
+  using reduction = detail::function_ref<void(std::byte* const* into, int copies,
+                                              const std::byte* const* operands, int n, std::size_t count)>;
+
+  template <class T, class Op>
   static auto reduce_with(const Op& op) {
-    return [&op]<class T>(T* const* into, int copies, const T* const* operands, int n, std::size_t count) {
+    return typed<T>([&op](T* const* into, int copies, const T* const* operands, int n, std::size_t count) {
       detail::reduce_operands_into_all(into, copies, operands, n, count, op);
-    };
+    });
   }
   template <class T>
   static auto sum_and_divide(int divisor) {
-    return [divisor](T* const* into, int copies, const T* const* operands, int n, std::size_t count) {
-      detail::sum_and_divide_into_all(into, copies, operands, n, count, divisor);
+    return typed<T>(
+        [divisor](T* const* into, int copies, const T* const* operands, int n, std::size_t count) {
+          detail::sum_and_divide_into_all(into, copies, operands, n, count, divisor);
+        });
+  }
+  template <class T, class Reduce>
+  static auto typed(Reduce reduce) {
+    return [reduce](std::byte* const* into, int copies, const std::byte* const* operands, int n,
+                    std::size_t count) {
+      detail::scratch<T*> places(static_cast<std::size_t>(copies));
+      detail::scratch<const T*> numbers(static_cast<std::size_t>(n));
+      for (int c = 0; c < copies; ++c) places.data()[c] = reinterpret_cast<T*>(into[c]);
+      for (int r = 0; r < n; ++r) numbers.data()[r] = reinterpret_cast<const T*>(operands[r]);
+      reduce(places.data(), copies, numbers.data(), n, count);
     };
   }
 
-  /// Reduces `count` elements, some at a time: into_of(c) says where copy c begins, operand_of(rank) where a
-  /// rank's operand does.
-  template <class T, class IntoOf, class OperandOf, class Reduce>
-  static void reduce_in_steps(std::size_t count, int copies, IntoOf into_of, int n, OperandOf operand_of,
-                              const Reduce& reduce) {
-    constexpr std::size_t step = std::max<std::size_t>(1, cached_bytes / sizeof(T));
-    detail::scratch<T*> into(static_cast<std::size_t>(copies));
-    detail::scratch<const T*> operands(static_cast<std::size_t>(n));
+  using place_of = detail::function_ref<std::byte*(int)>;
+  using operand_of = detail::function_ref<const std::byte*(int)>;
+
+  /// Reduces `count` elements of `size` bytes, some at a time: into(c) says where copy c begins,
+  /// operand(rank) where a rank's operand does.
+  static void reduce_in_steps(std::size_t size, std::size_t count, int copies, place_of into, int n,
+                              operand_of operand, reduction reduce) {
+    const std::size_t step = std::max<std::size_t>(1, cached_bytes / size);
+    detail::scratch<std::byte*> places(static_cast<std::size_t>(copies));
+    detail::scratch<const std::byte*> operands(static_cast<std::size_t>(n));
     for (std::size_t at = 0; at < count; at += step) {
-      for (int c = 0; c < copies; ++c) into.data()[c] = into_of(c) + at;
-      for (int r = 0; r < n; ++r) operands.data()[r] = operand_of(r) + at;
-      reduce(into.data(), copies, operands.data(), n, std::min(step, count - at));
+      for (int c = 0; c < copies; ++c) places.data()[c] = into(c) + at * size;
+      for (int r = 0; r < n; ++r) operands.data()[r] = operand(r) + at * size;
+      reduce(places.data(), copies, operands.data(), n, std::min(step, count - at));
     }
   }
-  template <class T, class OperandOf, class Reduce>
-  static void reduce_into(std::span<T> data, int n, OperandOf operand_of, const Reduce& reduce) {
-    reduce_in_steps<T>(
-        data.size(), 1, [&](int) { return data.data(); }, n, operand_of, reduce);
+  static void reduce_into(const elements& data, int n, operand_of operand, reduction reduce) {
+    const auto into = [&](int) { return data.data; };
+    reduce_in_steps(data.size, data.count, 1, into, n, operand, reduce);
   }
 
   // All-reduce.
 
-  template <class Comm, class T, class Reduce>
-  static void all_reduce_with(Comm& comm, std::span<T> data, const Reduce& reduce) {
-    if (comm.size() == 1)
-      return reduce_into(
-          data, 1, [&](int) { return data.data(); }, reduce);
-    const std::size_t bytes = data.size_bytes();
+  template <class Comm>
+  static void all_reduce_with(Comm& comm, const elements& data, reduction reduce) {
+    const auto own = [&](int) { return data.data; };
+    if (comm.size() == 1) return reduce_into(data, 1, own, reduce);
+    const std::size_t bytes = data.bytes();
     auto& slots = open(comm, bytes);
     symmetric_place mine;
-    if (bytes > least_in_place_bytes) mine = slots.find(data.data(), bytes);
+    if (bytes > least_in_place_bytes) mine = slots.find(data.data, bytes);
     if (bytes * static_cast<std::size_t>(comm.size() - 1) <= most_flat_bytes)
       flat(comm, slots, data, mine, reduce);
     else
       sliced(comm, slots, data, mine, reduce);
   }
 
-  template <class Comm, class Slots, class T, class Reduce>
-  static void flat(Comm& comm, Slots& slots, std::span<T> data, symmetric_place mine, const Reduce& reduce) {
-    const auto in_slot = [&](int rank) { return reinterpret_cast<T*>(slots.slot(rank)); };
-    const auto operand_of = [&](int r) -> const T* { return r == comm.rank() ? data.data() : in_slot(r); };
-    if (show(comm, slots, mine, data.size_bytes(),
-             [&] { put(slots, in_slot(comm.rank()), data.data(), data.size()); }))
+  template <class Comm, class Slots>
+  static void flat(Comm& comm, Slots& slots, const elements& data, symmetric_place mine, reduction reduce) {
+    const int rank = comm.rank();
+    const auto write = [&] { slots.put(slots.slot(rank), data.data, data.bytes()); };
+    if (show(comm, slots, mine, data.bytes(), write))
       return all_reduce_in_place(comm, slots, data, mine, reduce);
-    reduce_into(data, comm.size(), operand_of, reduce);
+    const auto operand = [&](int r) { return r == rank ? data.data : slots.slot(r); };
+    reduce_into(data, comm.size(), operand, reduce);
     slots.next_round();
   }
 
-  template <class Comm, class Slots, class T, class Reduce>
-  static void sliced(Comm& comm, Slots& slots, std::span<T> data, symmetric_place mine,
-                     const Reduce& reduce) {
+  template <class Comm, class Slots>
+  static void sliced(Comm& comm, Slots& slots, const elements& data, symmetric_place mine, reduction reduce) {
     const int n = comm.size(), rank = comm.rank();
-    const std::size_t most = std::min(data.size(), chunk_length<T>(slots.most_bytes(), n));
-    const std::size_t input_bytes = detail::round_up_to_lines(most * sizeof(T));
-    const std::size_t slot_bytes = input_bytes + detail::partition(most, n).size(0) * sizeof(T);
+    const std::size_t size = data.size;
+    const std::size_t most = std::min(data.count, chunk_length(slots.most_bytes(), n, size));
+    const std::size_t input_bytes = detail::round_up_to_lines(most * size);
+    const std::size_t slot_bytes = input_bytes + detail::partition(most, n).size(0) * size;
     // In a slot: the elements of a chunk, at the places that they have in it; then a slice of the chunk
-    // before.
-    const auto inputs = [](std::byte* slot) { return reinterpret_cast<T*>(slot); };
-    const auto slice = [&](std::byte* slot) { return reinterpret_cast<T*>(slot + input_bytes); };
-    std::span<T> before;  // the chunk that is reduced
-    for (std::size_t done = 0; done < data.size() || !before.empty(); done += before.size()) {
-      const std::span<T> chunk = data.subspan(done, std::min(most, data.size() - done));
-      const bool in_place = show(comm, slots, mine, slot_bytes, [&] {
-        const detail::partition slices(chunk.size(), n), reduced(before.size(), n);
-        const std::size_t begin = slices.offset(rank), end = begin + slices.size(rank);
-        put(slots, inputs(slots.slot(rank)), chunk.data(), begin);
-        put(slots, inputs(slots.slot(rank)) + end, chunk.data() + end, chunk.size() - end);
-        T* const own = before.data() + reduced.offset(rank);
-        const auto operand_of = [&](int r) -> const T* {
-          return r == rank ? own : inputs(slots.last_slot(r)) + reduced.offset(rank);
-        };
-        T* const shown = slice(slots.slot(rank));
-        if (slots.streams()) {
-          reduce_into(
-              std::span(own, reduced.size(rank)), n, operand_of,
-              [&](T* const* into, int copies, const T* const* operands, int ranks, std::size_t count) {
-                reduce(into, copies, operands, ranks, count);
-                put(slots, shown + (into[0] - own), into[0], count);
-              });
-        } else {
-          reduce_in_steps<T>(
-              reduced.size(rank), 2, [&](int c) { return c == 0 ? own : shown; }, n, operand_of, reduce);
-        }
-      });
-      if (in_place) return all_reduce_in_place(comm, slots, data, mine, reduce);
-      const detail::partition reduced(before.size(), n);
+    // before, at input_bytes.
+    elements before = data.part(0, 0);  // the chunk that is reduced
+    for (std::size_t done = 0; done < data.count || before.count != 0; done += before.count) {
+      const elements chunk = data.part(done, std::min(most, data.count - done));
+      const detail::partition reduced(before.count, n);
+      const auto write = [&] {
+        const detail::partition slices(chunk.count, n);
+        const elements left = chunk.part(0, slices.offset(rank));
+        const std::size_t end = left.count + slices.size(rank);
+        const elements right = chunk.part(end, chunk.count - end);
+        slots.put(slots.slot(rank), left.data, left.bytes());
+        slots.put(slots.slot(rank) + end * size, right.data, right.bytes());
+        reduce_and_show(slots, rank, n, before.part(reduced.offset(rank), reduced.size(rank)),
+                        reduced.offset(rank) * size, slots.slot(rank) + input_bytes, reduce);
+      };
+      if (show(comm, slots, mine, slot_bytes, write))
+        return all_reduce_in_place(comm, slots, data, mine, reduce);
       for_each_other(comm, [&](int owner) {
-        copy(before.data() + reduced.offset(owner), slice(slots.slot(owner)), reduced.size(owner));
+        const elements slice = before.part(reduced.offset(owner), reduced.size(owner));
+        detail::copy_bytes(slice.data, slots.slot(owner) + input_bytes, slice.bytes());
       });
       slots.next_round();
       before = chunk;
     }
   }
 
+  /// Reduces this rank's slice, whose other operands lie at `offset` in the slots of the round before, into
+  /// itself and to `shown`.
+  template <class Slots>
+  static void reduce_and_show(Slots& slots, int rank, int n, const elements& own, std::size_t offset,
+                              std::byte* shown, reduction reduce) {
+    const auto operand = [&](int r) { return r == rank ? own.data : slots.last_slot(r) + offset; };
+    if (!slots.streams()) {
+      const auto into = [&](int c) { return c == 0 ? own.data : shown; };
+      return reduce_in_steps(own.size, own.count, 2, into, n, operand, reduce);
+    }
+    reduce_into(own, n, operand,
+                [&](std::byte* const* into, int copies, const std::byte* const* operands, int ranks,
+                    std::size_t count) {
+                  reduce(into, copies, operands, ranks, count);
+                  slots.put(shown + (into[0] - own.data), into[0], count * own.size);
+                });
+  }
+
   /// Elements in a chunk of a sliced all-reduce: so many that they and a slice of theirs fit a slot.
-  template <class T>
-  static std::size_t chunk_length(std::size_t slot_bytes, int n) noexcept {
+  static std::size_t chunk_length(std::size_t slot_bytes, int n, std::size_t size) noexcept {
     const auto parts = static_cast<std::size_t>(n);
-    const std::size_t per_slice = (std::min(slot_bytes, most_chunk_bytes) - line) / (parts + 1) / sizeof(T);
+    const std::size_t per_slice = (std::min(slot_bytes, most_chunk_bytes) - line) / (parts + 1) / size;
     return std::max<std::size_t>(per_slice, 1) * parts;
   }
 
-  template <class Comm, class Slots, class T, class Reduce>
-  static void all_reduce_in_place(Comm& comm, Slots& slots, std::span<T> data, const symmetric_place& mine,
-                                  const Reduce& reduce) {
+  template <class Comm, class Slots>
+  static void all_reduce_in_place(Comm& comm, Slots& slots, const elements& data, const symmetric_place& mine,
+                                  reduction reduce) {
     // Slices of whole cache lines, where elements fill them.
-    const detail::partition lines(data.size_bytes() / line, comm.size());
+    const detail::partition lines(data.bytes() / line, comm.size());
     const auto begin_of = [&](int r) {
-      return r == comm.size() ? data.size() : lines.offset(r) * line / sizeof(T);
+      return r == comm.size() ? data.count : lines.offset(r) * line / data.size;
     };
     const std::size_t begin = begin_of(comm.rank()), count = begin_of(comm.rank() + 1) - begin;
-    const auto slice_of = [&](int r) { return reinterpret_cast<T*>(buffer_of(slots, mine, r)) + begin; };
-    reduce_in_steps<T>(count, comm.size(), slice_of, comm.size(), slice_of,
-                       [&](T* const* into, int copies, const T* const* operands, int n, std::size_t length) {
-                         slots.check();
-                         reduce(into, copies, operands, n, length);
-                       });
+    const auto slice_of = [&](int r) { return buffer_of(slots, mine, r) + begin * data.size; };
+    reduce_in_steps(
+        data.size, count, comm.size(), slice_of, comm.size(), slice_of,
+        [&](std::byte* const* into, int copies, const std::byte* const* operands, int n, std::size_t length) {
+          slots.check();
+          reduce(into, copies, operands, n, length);
+        });
     finish_in_place(comm, slots);
   }
 
   // Reduce-scatter: for each other rank a part of its block in the slot.
 
-  template <class Comm, class T, class Reduce>
-  static void reduce_scatter_with(Comm& comm, std::span<const T> in, std::span<T> out,
-                                  const detail::partition& blocks, const Reduce& reduce) {
+  template <class Comm>
+  static void reduce_scatter_with(Comm& comm, const std::byte* in, const elements& out,
+                                  const detail::partition& blocks, reduction reduce) {
     const int n = comm.size(), rank = comm.rank();
+    const std::size_t size = out.size, bytes = blocks.total() * size;
     if (n == 1)
       return reduce_into(
-          out, 1, [&](int) { return in.data(); }, reduce);
-    auto& slots = open(comm, in.size_bytes());
+          out, 1, [&](int) { return in; }, reduce);
+    auto& slots = open(comm, bytes);
     std::size_t largest = 0;
     for (int r = 0; r < n; ++r) largest = std::max(largest, blocks.size(r));
-    const std::size_t most = std::min(largest, slots.most_bytes() / static_cast<std::size_t>(n) / sizeof(T));
-    symmetric_place mine = slots.find(in.data(), in.size_bytes());
+    const std::size_t most = std::min(largest, slots.most_bytes() / static_cast<std::size_t>(n) / size);
+    symmetric_place mine = slots.find(in, bytes);
     std::size_t done = 0;
     do {
       const auto for_rank = [&](std::byte* slot, int r) {
-        return reinterpret_cast<T*>(slot) + static_cast<std::size_t>(r) * most;
+        return slot + static_cast<std::size_t>(r) * most * size;
       };
-      const bool in_place = show(comm, slots, mine, most * static_cast<std::size_t>(n) * sizeof(T), [&] {
+      const bool in_place = show(comm, slots, mine, most * static_cast<std::size_t>(n) * size, [&] {
         for_each_other(comm, [&](int peer) {
-          put(slots, for_rank(slots.slot(rank), peer),
-              in.data() + blocks.offset(peer) + std::min(done, blocks.size(peer)),
-              part_of_block(blocks.size(peer), done, most));
+          slots.put(for_rank(slots.slot(rank), peer),
+                    in + (blocks.offset(peer) + std::min(done, blocks.size(peer))) * size,
+                    part_of_block(blocks.size(peer), done, most) * size);
         });
       });
-      const T* const own = in.data() + blocks.offset(rank);
       if (in_place) {
-        const auto operand_of = [&](int r) {
-          return reinterpret_cast<const T*>(buffer_of(slots, mine, r)) + blocks.offset(rank);
-        };
-        reduce_into(out, n, operand_of, reduce);
+        const auto operand = [&](int r) { return buffer_of(slots, mine, r) + blocks.offset(rank) * size; };
+        reduce_into(out, n, operand, reduce);
         return finish_in_place(comm, slots);
       }
-      const auto operand_of = [&](int r) -> const T* {
-        return r == rank ? own + std::min(done, out.size()) : for_rank(slots.slot(r), rank);
-      };
-      reduce_into(out.subspan(std::min(done, out.size()), part_of_block(out.size(), done, most)), n,
-                  operand_of, reduce);
+      const std::byte* const own = in + (blocks.offset(rank) + std::min(done, out.count)) * size;
+      const auto operand = [&](int r) { return r == rank ? own : for_rank(slots.slot(r), rank); };
+      reduce_into(out.part(std::min(done, out.count), part_of_block(out.count, done, most)), n, operand,
+                  reduce);
       slots.next_round();
       done += most;
     } while (done < largest);
@@ -411,17 +448,6 @@ struct staged {
   /// How much of a block is left after `done`, up to `most`.
   static constexpr std::size_t part_of_block(std::size_t size, std::size_t done, std::size_t most) noexcept {
     return done < size ? std::min(most, size - done) : 0;
-  }
-
-  /// Into this rank's slot.
-  template <class Slots, class T>
-  static void put(Slots& slots, T* to, const T* from, std::size_t count) {
-    slots.put(reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from), count * sizeof(T));
-  }
-  template <class T>
-  static void copy(T* to, const T* from, std::size_t count) {
-    detail::copy_bytes(reinterpret_cast<std::byte*>(to), reinterpret_cast<const std::byte*>(from),
-                       count * sizeof(T));
   }
 };
 

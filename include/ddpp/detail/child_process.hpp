@@ -123,6 +123,9 @@ class child_processes {
 
   const std::vector<child_process>& all() const noexcept { return children_; }
 
+  /// For poll(2): readable once a child has ended that has a handle. -1 where the system has none.
+  int events() const noexcept { return events_.get(); }
+
  private:
   /// True in the child, which dies with its parent.
   [[gnu::cold]] bool fork_child() {

@@ -6,6 +6,7 @@
 #include <concepts>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 namespace ddpp::detail {
 
@@ -17,15 +18,21 @@ template <class R, class... Arguments>
 class function_ref<R(Arguments...)> {
  public:
   template <class F>
-  requires(!std::same_as<F, function_ref>) function_ref(const F& f)
-  noexcept
-      : object_(std::addressof(f)), call_([](const void* object, Arguments... arguments) -> R {
-          return (*static_cast<const F*>(object))(arguments...);
-        }) {}
+  requires(!std::same_as<std::remove_cvref_t<F>, function_ref>) function_ref(F&& f)
+  noexcept : object_(std::addressof(f)), call_(call<std::remove_reference_t<F>>) {}
 
-  R operator()(Arguments... arguments) const { return call_(object_, arguments...); }
+  R operator()(Arguments... arguments) const { return call_(object_, std::forward<Arguments>(arguments)...); }
 
  private:
+  template <class F>
+  static R call(const void* object, Arguments... arguments) {
+    auto& f = *static_cast<F*>(const_cast<void*>(object));
+    if constexpr (std::is_void_v<R>)
+      f(std::forward<Arguments>(arguments)...);
+    else
+      return f(std::forward<Arguments>(arguments)...);
+  }
+
   const void* object_;
   R (*call_)(const void*, Arguments...);
 };

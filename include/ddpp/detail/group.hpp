@@ -13,6 +13,7 @@
 #include <ddpp/detail/exception_text.hpp>
 #include <ddpp/detail/flight_recorder.hpp>
 #include <ddpp/detail/fork_guard.hpp>
+#include <ddpp/detail/function_ref.hpp>
 #include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
@@ -89,8 +90,7 @@ class group {
   deadline deadline_from_now() const noexcept { return deadline_after(timeout_); }
 
   /// Runs `script(script_scope&)` as the next collective and returns when it is done.
-  template <class Script>
-  void run(fingerprint print, Script&& script) {
+  void run(fingerprint print, function_ref<void(script_scope&)> script) {
     check_usable(print);
     print.sequence = issued_.fetch_add(1) + 1;
     await_turn(print.sequence);
@@ -108,8 +108,7 @@ class group {
   }
 
   /// Runs it inside a script that is running, with the script's deadline.
-  template <class Script>
-  void run_nested(script_scope& outer, fingerprint print, Script&& script) {
+  void run_nested(script_scope& outer, fingerprint print, function_ref<void(script_scope&)> script) {
     print.sequence = outer.print.sequence;
     print.step = ++outer.steps;
     print.counts ^= outer.print.counts;
@@ -352,8 +351,7 @@ class group {
     }
   }
 
-  template <class Script>
-  void execute(const fingerprint& print, Script&& script) {
+  void execute(const fingerprint& print, function_ref<void(script_scope&)> script) {
     script_scope scope{deadline_from_now(), print, 0};
     struct mark_executing {
       const void* before = std::exchange(executing, nullptr);

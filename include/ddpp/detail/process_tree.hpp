@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <string>
+#include <string_view>
 #include <sys/types.h>
 #include <unistd.h>
 #include <vector>
@@ -35,8 +36,17 @@ namespace ddpp::detail {
   }
 }
 
+/// Whether /proc has the numbers that this process knows. (Another's, in a new PID namespace without a /proc of
+/// its own, would name strangers.)
+[[gnu::cold]] inline bool proc_is_ours() {
+  char target[32];
+  const ssize_t length = ::readlink("/proc/self", target, sizeof target);
+  return length > 0 && std::string_view(target, static_cast<std::size_t>(length)) == text(::getpid());
+}
+
 /// Each after its parent; `root` itself is not among them. Those whose parent has died before are not found.
 [[gnu::cold]] inline std::vector<pid_t> descendants_of(pid_t root) {
+  if (!proc_is_ours()) return {};
   std::vector<pid_t> found{root};
   for (std::size_t i = 0; i < found.size(); ++i) {
     const std::string tasks = text("/proc/", found[i], "/task/");
