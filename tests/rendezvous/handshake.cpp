@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -217,6 +218,7 @@ TEST_CASE("garbage is refused, silence stalls nobody, and neither costs more tha
 TEST_CASE("the secret comes from the environment, else from a file, else is made once") {
   const std::string path = "/tmp/ddpp-test-secret-" + std::to_string(::getpid());
   std::ofstream(path) << "from the file\n";
+  ::chmod(path.c_str(), 0600);
   ::unsetenv("DDPP_SECRET");
   ::unsetenv("DDPP_SECRET_FILE");
   CHECK(job_secret().empty());
@@ -236,6 +238,60 @@ TEST_CASE("the secret comes from the environment, else from a file, else is made
   ::unsetenv("DDPP_SECRET");
   CHECK(ensure_job_secret() != made);
   ::unsetenv("DDPP_SECRET");
+}
+
+TEST_CASE("a secret's file that others may read or change is refused, and what it holds is not shown") {
+  const std::string path = "/tmp/ddpp-test-secret-" + std::to_string(::getpid());
+  const std::string content = "hunter2-hunter2-hunter2";
+  ::unsetenv("DDPP_SECRET");
+  ::setenv("DDPP_SECRET_FILE", path.c_str(), 1);
+  const auto refusal = [&] {
+    std::string text;
+    try {
+      const ddpp::secret found = job_secret();
+      CHECK(found == content);
+    } catch (const ddpp::authentication_error& e) {
+      text = e.what();
+      CHECK(text.find(path) != std::string::npos);
+      CHECK(text.find("hunter2") == std::string::npos);
+    }
+    return text;
+  };
+  const auto says = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(says(refusal(), "cannot be read"));
+  std::ofstream(path) << content << "\r\n\n";
+  for (const mode_t mode : {0644u, 0604u, 0602u, 0620u, 0666u}) {
+    ::chmod(path.c_str(), mode);
+    CAPTURE(mode);
+    CHECK(says(refusal(), "chmod 600"));
+  }
+  for (const mode_t mode : {0600u, 0400u, 0440u, 0640u}) {
+    ::chmod(path.c_str(), mode);
+    CAPTURE(mode);
+    CHECK(refusal() == "");
+  }
+  if (::geteuid() == 0) {
+    REQUIRE(::chown(path.c_str(), 12345, 0) == 0);
+    CHECK(says(refusal(), "user 12345"));
+    REQUIRE(::chown(path.c_str(), 0, 0) == 0);
+  }
+  ::chmod(path.c_str(), 0600);
+  std::ofstream(path) << "\n\n";
+  CHECK(says(refusal(), "empty"));
+  std::ofstream(path) << std::string(longest_secret, 's');
+  CHECK(job_secret() == std::string(longest_secret, 's'));
+  std::ofstream(path) << std::string(longest_secret + 1, 's');
+  CHECK(says(refusal(), "more than"));
+  ::unlink(path.c_str());
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  CHECK(says(refusal(), "no regular file"));  // and nobody waits for its writer
+  ::unlink(path.c_str());
+  REQUIRE(::mkdir(path.c_str(), 0700) == 0);
+  CHECK(says(refusal(), "no regular file"));
+  ::rmdir(path.c_str());
+  ::unsetenv("DDPP_SECRET_FILE");
 }
 
 TEST_CASE("a name with several addresses is tried in full, and IPv6 is as good as IPv4") {
