@@ -12,6 +12,7 @@
 #include <ddpp/barrier.hpp>
 #include <ddpp/broadcast.hpp>
 #include <ddpp/communicator.hpp>
+#include <ddpp/detail/function_ref.hpp>
 #include <ddpp/gather.hpp>
 #include <ddpp/launch.hpp>
 #include <ddpp/point_to_point.hpp>
@@ -26,6 +27,7 @@
 #include <doctest/doctest.h>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "../support/expect.hpp"
@@ -40,8 +42,9 @@ using support::says;
 inline constexpr auto generous = 60s;
 
 /// Runs f(communicator) on n ranks; what they throw fails the test with its text.
-template <class T = transport, class A = ddpp::algorithms::automatic, class F>
-void on_ranks(int n, F f, std::chrono::milliseconds timeout = generous) {
+template <class T = transport, class A = ddpp::algorithms::automatic>
+void on_ranks(int n, std::type_identity_t<ddpp::detail::function_ref<void(ddpp::communicator<T, A>&)>> f,
+              std::chrono::milliseconds timeout = generous) {
   CAPTURE(n);
   CHECK_NOTHROW((ddpp::launch<T, A>(n, f, {.timeout = timeout, .init_timeout = generous})));
 }
