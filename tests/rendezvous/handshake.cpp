@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: BSL-1.0
-// The handshake refuses everyone who does not know the secret, whatever they say or replay, and costs little.
+// The handshake refuses everyone who does not know the secret, whatever they say or replay, and costs little:
+// alone, and at each kind of port that a job has.
+#include <ddpp/backends/tcp.hpp>
 #include <ddpp/detail/handshake.hpp>
 #include <ddpp/detail/secret.hpp>
 #include <ddpp/detail/tcp_listener.hpp>
+#include <ddpp/hash_store.hpp>
+#include <ddpp/tcp_store.hpp>
 
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <doctest/doctest.h>
@@ -18,6 +23,9 @@
 #include <thread>
 #include <unistd.h>
 #include <vector>
+
+#include "../support/process.hpp"
+#include "../support/ranks.hpp"
 
 using namespace ddpp::detail;
 using namespace std::chrono_literals;
@@ -98,6 +106,167 @@ bool shown_the_door(int fd, std::size_t challenge_bytes_left) {
   wire::verdict verdict;
   std::memcpy(&verdict, bytes.data() + challenge_bytes_left, sizeof(verdict));
   return verdict.status != wire::status::accepted;
+}
+
+const credentials of_the_job{"the secret of the job"};
+
+/// A connection of someone who writes down all that is said.
+struct conversation {
+  descriptor socket;
+  wire::challenge asked = {};
+  wire::proven_introduction said = {};
+  wire::verdict verdict = {};
+
+  explicit conversation(std::uint16_t port) : socket(stranger(port)) {
+    REQUIRE(receive_all(socket.get(), wire::bytes_of(asked), soon()) == transfer::done);
+  }
+  /// What a rank would say here.
+  wire::proven_introduction honest(const introduction& who, const ddpp::secret& key) const {
+    wire::proven_introduction words;
+    words.what.mode = wire::mode::proven;
+    words.what.purpose = who.what;
+    words.what.group = who.group;
+    words.what.from = who.from;
+    words.what.to = who.to;
+    fill_random(words.what.nonce);
+    words.proof = wire::prove(key, wire::role_client, asked, words.what);
+    return words;
+  }
+  /// Says it, with `more` behind it. Nothing: the connection was closed without a verdict.
+  std::optional<wire::status> say(const wire::proven_introduction& words, const std::string& more = {}) {
+    said = words;
+    std::string bytes(reinterpret_cast<const char*>(&words), sizeof(words));
+    bytes += more;
+    send_all(socket.get(), std::as_bytes(std::span(bytes)), soon());
+    if (receive_all(socket.get(), wire::bytes_of(verdict), soon()) != transfer::done) return std::nullopt;
+    return verdict.status;
+  }
+};
+
+/// Everything that someone can try who has listened, but does not know the secret, at a port where `who`
+/// would be answered `right`.
+void attack(std::uint16_t port, const introduction& who, wire::status right, const std::string& request) {
+  const auto honest = [&](const conversation& with) { return with.honest(who, of_the_job.secret); };
+  conversation heard(port);
+  REQUIRE(heard.say(honest(heard)) == right);
+
+  // Replayed, whole and with what is free to choose replaced.
+  CHECK(conversation(port).say(heard.said, request) == wire::status::wrong_proof);
+  {
+    conversation again(port);
+    wire::proven_introduction words = honest(again);
+    words.proof = heard.said.proof;
+    CHECK(again.say(words, request) == wire::status::wrong_proof);
+    conversation mixed(port);
+    words = heard.said;
+    words.proof = honest(mixed).proof;
+    CHECK(mixed.say(words) == wire::status::wrong_proof);
+  }
+
+  // Reflected: what the server has said, here or elsewhere, as if the client had proven it.
+  {
+    conversation again(port);
+    wire::proven_introduction words = honest(again);
+    words.proof = heard.verdict.proof;
+    CHECK(again.say(words) == wire::status::wrong_proof);
+    conversation mirror(port);
+    words = honest(mirror);
+    words.what.nonce = mirror.asked.nonce;
+    words.proof = wire::prove(of_the_job.secret, wire::role_server, mirror.asked, words.what);
+    CHECK(mirror.say(words) == wire::status::wrong_proof);
+  }
+
+  // Downgraded.
+  {
+    conversation again(port);
+    wire::proven_introduction words = honest(again);
+    words.what.mode = wire::mode::open;
+    CHECK(again.say(words, request) == wire::status::wrong_mode);
+    words.proof = {};
+    CHECK(conversation(port).say(words, request) == wire::status::wrong_mode);
+    words = honest(again);
+    words.what.version = 0;
+    CHECK_FALSE(conversation(port).say(words).has_value());
+  }
+
+  // A rank's proof, for something else than it has proven.
+  const std::function<void(wire::introduction&)> lies[] = {
+      [](wire::introduction& what) {
+        what.purpose = static_cast<purpose>(static_cast<int>(what.purpose) % 3 + 1);
+      },
+      [](wire::introduction& what) { what.purpose = static_cast<purpose>(200); },
+      [](wire::introduction& what) { what.group[15] ^= std::byte{1}; },
+      [](wire::introduction& what) { ++what.from; },
+      [](wire::introduction& what) { ++what.to; },
+      [](wire::introduction& what) { what.nonce[31] ^= std::byte{128}; },
+  };
+  for (const auto& lie : lies) {
+    conversation again(port);
+    wire::proven_introduction words = honest(again);
+    lie(words.what);
+    CHECK(again.say(words) == wire::status::wrong_proof);
+  }
+
+  // Guessed: every byte counts, and no key, another key and a prefix of the key are other keys.
+  for (std::size_t i = 0; i < hmac_digest().size(); ++i) {
+    conversation again(port);
+    wire::proven_introduction words = honest(again);
+    words.proof[i] ^= std::byte{1};
+    CHECK(again.say(words) == wire::status::wrong_proof);
+  }
+  for (const ddpp::secret& key : {ddpp::secret(), ddpp::secret("the secret of the"), ddpp::secret("x")}) {
+    conversation again(port);
+    CHECK(again.say(again.honest(who, key), request) == wire::status::wrong_proof);
+  }
+  {
+    conversation again(port);
+    wire::proven_introduction words = honest(again);
+    words.proof = {};
+    CHECK(again.say(words, request) == wire::status::wrong_proof);
+  }
+
+  // Passed on: the proof that a rank gives to someone else's question, or for another rank's port.
+  {
+    conversation elsewhere(port), here(port);
+    CHECK(here.say(honest(elsewhere)) == wire::status::wrong_proof);
+    conversation again(port);
+    introduction to_another = who;
+    to_another.to += 7;
+    to_another.what = who.what == purpose::store ? purpose::data : who.what;
+    CHECK(again.say(again.honest(to_another, of_the_job.secret)) == wire::status::not_expected);
+  }
+
+  // Cut short.
+  {
+    const conversation again(port);
+    const wire::proven_introduction words = honest(again);
+    send_all(again.socket.get(), std::as_bytes(std::span(&words, 1)).first(sizeof(words) - 1), soon());
+    ::shutdown(again.socket.get(), SHUT_WR);
+    CHECK(shown_the_door(again.socket.get(), 0));
+  }
+}
+
+/// What a client does that comes to someone who is no server of this job: `impostor(socket, introduction)` is
+/// what that one does after the client has introduced itself.
+std::string deceived(wire::challenge asked,
+                     const std::function<wire::verdict(const wire::proven_introduction&)>& lie,
+                     const std::function<void(std::uint16_t)>& client) {
+  const descriptor listener = listen_on("127.0.0.1", 0);
+  std::thread impostor([&] {
+    poll_until(listener.get(), POLLIN, soon());
+    const descriptor peer = accept_on(listener.get());
+    wire::proven_introduction said;
+    send_all(peer.get(), wire::bytes_of(asked), soon());
+    if (receive_all(peer.get(), wire::bytes_of(said), soon()) != transfer::done) return;
+    wire::verdict verdict = lie(said);
+    send_all(peer.get(), wire::bytes_of(verdict), soon());
+    std::byte more{};  // nothing of the job may follow
+    CHECK(receive_all(peer.get(), std::span(&more, 1), soon()) == transfer::closed);
+  });
+  const std::string text =
+      support::text_of<ddpp::authentication_error>([&] { client(address::local_of(listener.get()).port()); });
+  impostor.join();
+  return text;
 }
 
 }  // namespace
@@ -189,6 +358,121 @@ TEST_CASE("what was recorded on one connection is worth nothing on another") {
   REQUIRE(receive_all(second.get(), wire::bytes_of(verdict), soon()) == transfer::done);
   CHECK(verdict.status != wire::status::accepted);
   CHECK(server.has_welcomed(1));
+}
+
+TEST_CASE("at the store's port, attackers get nowhere") {
+  ddpp::tcp_store store("127.0.0.1", 0, ddpp::tcp_store::server,
+                        {.timeout = 20s, .secret = of_the_job.secret});
+  std::string request;
+  store_wire::encode(request, store_wire::request::set,
+                     std::vector<std::string_view>{"planted", "by an attacker"});
+  attack(store.port(), {purpose::store, {}, -1, -1}, wire::status::accepted, request);
+  CHECK_FALSE(store.check({"planted"}));
+  CHECK(store.num_keys() == 0);
+}
+
+TEST_CASE("at a rank's port, attackers get nowhere, whatever they call their connection") {
+  const auto store = std::make_shared<ddpp::hash_store>();
+  std::atomic<int> right{0};
+  std::vector<std::thread> ranks;
+  std::atomic<bool> over{false};
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto boot = support::bootstrap_of(rank, 2, store);
+      boot.secret = of_the_job.secret;
+      if (rank == 1) store->set("kept", store->get("tcp/0"));
+      ddpp::tcp t(boot, {});
+      // Rank 0 says whether there will be another round; rank 1 says it back.
+      std::vector<std::byte> out(1000), in(1000);
+      for (std::byte more{1}; more == std::byte{1};) {
+        if (rank == 0) {
+          out.assign(out.size(), std::byte(!over));
+          t.isend(out, 1, 0).wait(soon());
+        }
+        t.irecv(in, 1 - rank, 0).wait(soon());
+        more = in[0];
+        if (rank == 1) t.isend(in, 0, 0).wait(soon());
+        if (rank == 0 && in != out) return;
+        if (rank == 0) store->set("connected", "");
+      }
+      ++right;
+    });
+  }
+  const std::string published = store->get("kept");
+  const std::size_t space = published.find(' ');
+  const group_id group = group_id_from(std::string_view(published).substr(0, space));
+  const std::uint16_t port = tcp_endpoint::from(std::string_view(published).substr(space + 1)).port;
+  store->wait({"connected"}, 20s);
+
+  frame_header frame;
+  const std::string request(reinterpret_cast<const char*>(&frame), sizeof(frame));
+  // To whom proves all, rank 0 says that it has this connection, or that this is none for it.
+  attack(port, {purpose::data, group, 1, 0}, wire::status::duplicate, request);
+  attack(port, {purpose::control, group, 1, 9}, wire::status::not_expected,
+         control_wire::encode({control_wire::kind::lost, 1, 0, "planted"}));
+  attack(port, {purpose::store, {}, -1, -1}, wire::status::not_expected, request);
+  over = true;
+  for (std::thread& each : ranks) each.join();
+  CHECK(right == 2);
+}
+
+TEST_CASE(
+    "a client tells impostors by what they cannot prove, says nothing more, and keeps the secret to itself") {
+  const auto data = [](std::uint16_t port) {
+    connect_and_prove("127.0.0.1", port, of_the_job, rank_one, soon());
+  };
+  const auto control = [](std::uint16_t port) {
+    const auto store = std::make_shared<ddpp::hash_store>();
+    store->set("tcp/0", hexadecimal(group_id()) + " " + tcp_endpoint{"127.0.0.1", port, host_id()}.text());
+    auto boot = support::bootstrap_of(1, 2, store);
+    boot.secret = of_the_job.secret;
+    ddpp::tcp(boot, {});
+  };
+  const auto store = [](std::uint16_t port) {
+    ddpp::tcp_store("127.0.0.1", port, ddpp::tcp_store::client, {.timeout = 20s, .secret = of_the_job.secret})
+        .set("key", "value");
+  };
+  // What a true server has once said to this very client.
+  served_listener server(of_the_job);
+  conversation heard(server.port());
+  REQUIRE(heard.say(heard.honest(rank_one, of_the_job.secret)) == wire::status::accepted);
+
+  const wire::challenge true_one = heard.asked;
+  wire::challenge open = true_one, older = true_one, other = true_one;
+  open.mode = wire::mode::open;
+  older.version = 0;
+  other.magic ^= 1;
+  const auto accepts = [](const wire::proven_introduction&) {
+    wire::verdict verdict;
+    verdict.status = wire::status::accepted;
+    return verdict;
+  };
+  const auto reflects = [&](const wire::proven_introduction& said) {
+    wire::verdict verdict = accepts(said);
+    verdict.proof = said.proof;
+    return verdict;
+  };
+  const auto replays = [&](const wire::proven_introduction&) { return heard.verdict; };
+  const auto guesses = [&](const wire::proven_introduction& said) {
+    wire::verdict verdict = accepts(said);
+    verdict.proof = wire::prove("", wire::role_server, true_one, said.what);
+    return verdict;
+  };
+  const auto babbles = [&](const wire::proven_introduction& said) {
+    wire::verdict verdict = accepts(said);
+    verdict.status = static_cast<wire::status>(77);
+    return verdict;
+  };
+  const std::pair<const wire::challenge*, std::function<wire::verdict(const wire::proven_introduction&)>>
+      lies[] = {{&open, accepts},      {&older, accepts},    {&other, accepts},    {&true_one, accepts},
+                {&true_one, reflects}, {&true_one, replays}, {&true_one, guesses}, {&true_one, babbles}};
+  for (const auto& client : {std::function<void(std::uint16_t)>(data), {control}, {store}}) {
+    for (const auto& [asked, lie] : lies) {
+      const std::string text = deceived(*asked, lie, client);
+      CHECK(text != "");
+      CHECK_FALSE(support::says(text, of_the_job.secret));
+    }
+  }
 }
 
 TEST_CASE("garbage is refused, silence stalls nobody, and neither costs more than its bound") {
