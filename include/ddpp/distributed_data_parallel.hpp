@@ -134,6 +134,8 @@ class distributed_data_parallel {
   /// Steps prepared while the guard lives reduce nothing: gradients accumulate, and the next step reduces the
   /// sum.
   no_sync_guard no_sync() { return no_sync_guard(accumulating_guards_); }
+  /// Whether such a guard lives.
+  bool accumulates() const noexcept { return accumulating_guards_ > 0; }
 
   /// Runs `loop()`, in which ranks may take different numbers of steps, and then takes part, with gradients
   /// of zero, in the steps of those that are still at work. At the end everyone has the parameters and
