@@ -28,6 +28,7 @@
 #include <ddpp/op.hpp>
 #include <ddpp/point_to_point.hpp>
 #include <ddpp/prefix_store.hpp>
+#include <ddpp/record.hpp>
 #include <ddpp/reduce.hpp>
 #include <ddpp/reduce_scatter.hpp>
 #include <ddpp/sampler.hpp>

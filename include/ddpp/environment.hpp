@@ -50,6 +50,11 @@ inline constexpr launcher launchers[] = {
 };
 inline constexpr launcher slurm = {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr};
 
+/// A Kubernetes Indexed Job gives each pod a number, and its manifest the size. (The number alone makes no
+/// rank: such jobs may as well be many small ones.)
+inline constexpr launcher indexed_job = {"Kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", "LOCAL_RANK",
+                                         "LOCAL_WORLD_SIZE"};
+
 /// A batch script or an interactive shell has Slurm's variables too, but nobody has started ranks there: only
 /// srun's steps have an ordinary step number.
 inline bool inside_srun_step() {
@@ -94,11 +99,15 @@ inline void check_rank_below_size(const char* rank_name, int rank, const char* s
   return result;
 }
 
-/// DDPP_*, torchrun's variables, Open MPI's, PMI's, Slurm's inside srun steps: the first of which any is set.
-/// Throws `init_error` when that one's are incomplete or no numbers.
+/// DDPP_*, torchrun's variables (an Indexed Job's number instead of RANK), Open MPI's, PMI's, Slurm's inside
+/// srun steps: the first of which any is set. Throws `init_error` when that one's are incomplete or no
+/// numbers.
 [[gnu::cold]] inline launched read_environment() {
   for (const launcher& each : launchers) {
-    if (variable(each.rank) || variable(each.size)) return read_launcher(each);
+    if (variable(each.rank)) return read_launcher(each);
+    if (!variable(each.size)) continue;
+    const bool by_index = std::string_view(each.size) == indexed_job.size && variable(indexed_job.rank);
+    return read_launcher(by_index ? indexed_job : each);
   }
   if (inside_srun_step() && (variable(slurm.rank) || variable(slurm.size))) {
     launched result = read_launcher(slurm);

@@ -59,6 +59,7 @@ std::string with_environment(variables set, F&& f) {
                              "SLURM_PROCID",
                              "SLURM_NTASKS",
                              "SLURM_STEP_ID",
+                             "JOB_COMPLETION_INDEX",
                              "TORCHELASTIC_USE_AGENT_STORE"}) {
       ::unsetenv(name);
     }
@@ -196,6 +197,14 @@ TEST_CASE("environment: Slurm's variables count inside srun steps only") {
   CHECK(launched({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "4294967291"}}) ==
         "0/1 0/1");
   CHECK(says(launched({{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}}), "SLURM_NTASKS is not"));
+}
+
+TEST_CASE("environment: an Indexed Job's number stands for RANK, and only beside a size") {
+  CHECK(launched({{"JOB_COMPLETION_INDEX", "2"}, {"WORLD_SIZE", "3"}}) == "2/3 0/1");
+  CHECK(launched({{"JOB_COMPLETION_INDEX", "2"}, {"WORLD_SIZE", "3"}, {"RANK", "1"}}) == "1/3 0/1");
+  CHECK(launched({{"JOB_COMPLETION_INDEX", "2"}}) == "0/1 0/1");
+  CHECK(says(launched({{"JOB_COMPLETION_INDEX", "3"}, {"WORLD_SIZE", "3"}}),
+             "JOB_COMPLETION_INDEX is 3, but WORLD_SIZE"));
 }
 
 TEST_CASE("environment: half a set and nonsense are errors that name the variable") {

@@ -177,9 +177,11 @@ void attempt::take_signals() {
     }
     job_failure told;
     told.node = setting_.node;
-    told.signal = *signal;
-    told.message = signal_name(*signal) + " has ended the job";
-    if (!setting_.kept()) told.message = "the process that started the job has been killed";
+    told.signal = setting_.kept() ? *signal : SIGKILL;
+    told.message = setting_.kept() ? signal_name(*signal) + " has ended the job"
+                                   : "ddpp-run has been killed, and with it the job";
+    if (setting_.others)
+      told.message = ddpp::detail::text("node ", setting_.node, " (", host_name(), "): ", told.message);
     told.is_final = true;
     ending_signal_ = *signal;
     fail(told);
@@ -247,6 +249,10 @@ bool attempt::is_rank(pid_t process) const {
                      [&](const auto& each) { return each.running && each.pid == process; });
 }
 
+bool attempt::something_runs() const {
+  return ranks_.running() > 0 || (ddpp::detail::proc_is_ours() && has_children());
+}
+
 /// To those processes of each rank that have a handler for it, as others (a shell around the program) would
 /// only die; to the rank itself where none has.
 void attempt::pass_on(int signal) {
@@ -299,9 +305,9 @@ void attempt::wind_down() {
   } catch (const meeting_failed& e) {
     setting_.screen.say(e.what());
   }
-  if (setting_.kept() && has_children()) {
+  if (setting_.kept() && something_runs()) {
     send_to_all(ending_signal_);
-    for (const auto until = clock::now() + setting_.todo.grace; has_children() && clock::now() < until;) {
+    for (const auto until = clock::now() + setting_.todo.grace; something_runs() && clock::now() < until;) {
       if (ranks_.wait_for_ends(std::min(until, clock::now() + 10ms)).empty() && ranks_.running() == 0)
         std::this_thread::sleep_for(5ms);
       reap_orphans([&](pid_t process) { return is_rank(process); });
@@ -309,7 +315,17 @@ void attempt::wind_down() {
   }
   ranks_.kill_all();
   kill_all_descendants();
-  output_.finish(5s);
+  finish_output();
+}
+
+/// A user who reads slowly gets everything, unless the job was told to end.
+void attempt::finish_output() {
+  const auto until = clock::now() + 5s;
+  while (!output_.finish(100ms)) {
+    take_signals();
+    const bool in_a_hurry = (failure_ && failure_->rank < 0) || has_children();
+    if (in_a_hurry && clock::now() >= until) return setting_.screen.give_up();
+  }
 }
 
 }  // namespace launcher

@@ -71,7 +71,9 @@ class attempt {
   void send_to_all(int signal);
   void wind_down();
   void wait_for_others_to_fail();
+  void finish_output();
   bool is_rank(pid_t process) const;
+  bool something_runs() const;
 
   const node_setting& setting_;
   int number_;

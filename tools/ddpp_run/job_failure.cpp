@@ -56,7 +56,7 @@ void read_error_file(job_failure& failure, const std::string& path) {
   if (!message.is_object()) return;
   if (message.contains("message") && message["message"].is_string()) failure.message = message["message"];
   if (!message.contains("extraInfo") || !message["extraInfo"].is_object()) return;
-  failure.follows_another = message["extraInfo"].value("ddpp_follows_another", "") == "1";
+  failure.follows_another = message["extraInfo"].value("ddpp_follows_another", nlohmann::json()) == "1";
 }
 
 }  // namespace launcher

@@ -40,7 +40,9 @@ class job_folder {
   }
   job_folder(const job_folder&) = delete;
   job_folder& operator=(const job_folder&) = delete;
-  ~job_folder() {
+  ~job_folder() { remove(); }
+
+  void remove() const {
     std::error_code ignored;
     if (!is_kept_) std::filesystem::remove_all(path_, ignored);
   }
@@ -55,8 +57,11 @@ int run(int argc, char** argv) {
   const plan todo = parse_command_line(argc, argv);
   const job_folder folder(todo);
   const waited_signals signals(todo.signals);
-  return keep(signals, 2 * todo.grace + 20s,
-              [&](const auto& kept) { return launch(todo, signals.before(), folder.path(), kept); });
+  return keep(signals, 2 * todo.grace + 20s, [&](const auto& kept) {
+    const int status = launch(todo, signals.before(), folder.path(), kept);
+    if (!kept()) folder.remove();
+    return status;
+  });
 }
 
 int fail(int status, const char* what) {

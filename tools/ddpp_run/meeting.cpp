@@ -217,8 +217,7 @@ void meeting::give_up() {
                     ": no node has that address, or the one that has it has not come: " + problem_;
   try {
     if (store_) {
-      why = missing_nodes();
-      store_->set("over", why);
+      why = store_->compare_set("over", "", missing_nodes());
       leave(1s);
     }
   } catch (const ddpp::error&) {

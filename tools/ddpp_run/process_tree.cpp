@@ -38,7 +38,7 @@ void kill_all_descendants() {
   const auto nobody = [](pid_t) { return false; };
   for (;;) {
     reap_orphans(nobody);
-    if (!has_children() || std::chrono::steady_clock::now() >= until) return;
+    if (!has_children() || !ddpp::detail::proc_is_ours() || std::chrono::steady_clock::now() >= until) return;
     for (const pid_t pid : ddpp::detail::descendants_of(::getpid())) ::kill(pid, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

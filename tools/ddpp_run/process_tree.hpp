@@ -17,7 +17,8 @@ bool has_children();
 void reap_orphans(const std::function<bool(pid_t)>& is_rank);
 
 /// SIGKILL to everything, until no child is left; gives up after five seconds (a process that waits for a
-/// broken disk cannot be killed).
+/// broken disk cannot be killed). Where /proc is another PID namespace's they cannot be found; they end with
+/// that namespace's process 1.
 void kill_all_descendants();
 
 /// Whether a process has a handler of its own for this signal.

@@ -68,9 +68,9 @@ void rank_output::start() {
   thread_ = std::thread([this] { run(); });
 }
 
-void rank_output::finish(std::chrono::milliseconds limit) {
+bool rank_output::finish(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
-  ended_.wait_for(lock, limit, [&] {
+  return ended_.wait_for(lock, limit, [&] {
     return std::none_of(sources_.begin(), sources_.end(), [](const auto& each) { return bool(each->from); });
   });
 }

@@ -37,8 +37,8 @@ class rank_output {
   file_descriptor add(int local_rank, stream treated);
   void start();
 
-  /// Waits until every pipe has been read to its end, at most so long.
-  void finish(std::chrono::milliseconds limit);
+  /// Waits until every pipe has been read to its end, at most so long. Whether it has.
+  bool finish(std::chrono::milliseconds limit);
 
   /// The last lines of stderr, as far as they have been read; first waits for its end, at most so long.
   std::string last_lines(int local_rank, std::chrono::milliseconds limit);
