@@ -3,7 +3,6 @@
 #pragma once
 
 #include <ddpp/detail/text.hpp>
-#include <ddpp/error.hpp>
 
 #include <arpa/inet.h>
 #include <cstdint>
@@ -12,7 +11,6 @@
 #include <netinet/in.h>
 #include <string>
 #include <sys/socket.h>
-#include <vector>
 
 namespace ddpp::detail {
 
@@ -76,6 +74,11 @@ class address {
     return IN6_IS_ADDR_LOOPBACK(&v6().sin6_addr);
   }
 
+  /// Known to one link only: others need to be told through which interface.
+  bool is_link_local() const noexcept {
+    return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6().sin6_addr);
+  }
+
   bool is_wildcard() const noexcept {
     if (family() == AF_INET) return v4().sin_addr.s_addr == htonl(INADDR_ANY);
     if (family() != AF_INET6) return false;
@@ -107,34 +110,6 @@ class address {
 inline bool stays_on_this_host(int fd) {
   const address peer = address::peer_of(fd);
   return peer.length() == 0 || peer.is_loopback() || peer.same_host(address::local_of(fd));
-}
-
-/// All addresses of a host name or a numeric address, in the resolver's order. Empty when there are none;
-/// then `why` says why. A name may cost the time of a name service.
-inline std::vector<address> resolve(const std::string& host, std::uint16_t port, std::string& why) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  std::vector<address> result;
-  if (const int code = ::getaddrinfo(host.c_str(), nullptr, &hints, &found); code != 0) {
-    why = ::gai_strerror(code);
-    return result;
-  }
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    if (each->ai_family != AF_INET && each->ai_family != AF_INET6) continue;
-    result.emplace_back(each->ai_addr, each->ai_addrlen);
-    result.back().set_port(port);
-  }
-  ::freeaddrinfo(found);
-  if (result.empty()) why = "it has neither an IPv4 nor an IPv6 address";
-  return result;
-}
-
-/// "host:port", with brackets around a numeric IPv6 address.
-inline std::string host_and_port(const std::string& host, std::uint16_t port) {
-  const bool is_v6 = host.find(':') != std::string::npos;
-  return text(is_v6 ? "[" : "", host, is_v6 ? "]:" : ":", port);
 }
 
 }  // namespace ddpp::detail

@@ -374,11 +374,11 @@ class client_handshake {
 /// authentication_error.
 inline descriptor connect_and_prove(const std::string& host, std::uint16_t port, const credentials& known,
                                     const introduction& who, deadline until,
-                                    when_refused refused = when_refused::retry) {
+                                    when_refused refused = when_refused::retry, const address& from = {}) {
   const std::string where = host_and_port(host, port);
   retry_pause pause;
   for (;;) {
-    descriptor fd = connect_to(host, port, until, refused);
+    descriptor fd = connect_to(host, port, until, refused, from);
     client_handshake handshake(who, where);
     for (;;) {
       const auto state = handshake.advance(fd.get(), known);

@@ -7,6 +7,7 @@
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/joining_thread.hpp>
+#include <ddpp/detail/resolve.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
@@ -211,11 +212,26 @@ inline int connection_problem(int fd) {
   return local.same_host(peer) && local.port() == peer.port() ? ECONNREFUSED : 0;
 }
 
-/// One attempt at one address. An empty result leaves the reason in `code` (ETIMEDOUT at the deadline).
-inline descriptor connect_once(const address& to, deadline until, int& code) {
+/// A socket that will call from `from`, if that is given and of `to`'s kind. An empty result leaves the
+/// reason in errno. Throws resource_error when there is no descriptor left.
+inline descriptor open_caller(const address& to, const address& from) {
   descriptor fd = open_socket(to.family());
-  if (!fd) return code = errno, descriptor();
+  if (!fd) return fd;
   set_connection_options(fd.get());
+  if (from.family() != to.family()) return fd;
+  set_option(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT,
+             1);  // the port is chosen with the other end in view
+  if (::bind(fd.get(), from.data(), from.length()) == 0) return fd;
+  const int code = errno;
+  fd.reset();
+  errno = code;
+  return fd;
+}
+
+/// One attempt at one address. An empty result leaves the reason in `code` (ETIMEDOUT at the deadline).
+inline descriptor connect_once(const address& to, deadline until, int& code, const address& from = {}) {
+  descriptor fd = open_caller(to, from);
+  if (!fd) return code = errno, descriptor();
   if (::connect(fd.get(), to.data(), to.length()) != 0) {
     if (errno != EINPROGRESS && errno != EINTR) return code = errno, descriptor();
     if (!poll_until(fd.get(), POLLOUT, until)) return code = ETIMEDOUT, descriptor();
@@ -249,10 +265,14 @@ class retry_pause {
 
 enum class when_refused { retry, give_up };
 
-/// Connects to the first address of `host` that answers; tries all of them again and again until the deadline
-/// (`give_up`: throws init_error once all have refused). Throws timeout_error that lists what was tried.
+/// One address of several that does not answer has this time before the next one is tried.
+inline constexpr std::chrono::seconds longest_attempt{10};
+
+/// Connects to the first address of `host` that answers, from `from` where that is given; tries all of them
+/// again and again until the deadline (`give_up`: throws init_error once all have refused). Throws
+/// timeout_error that lists what was tried.
 inline descriptor connect_to(const std::string& host, std::uint16_t port, deadline until,
-                             when_refused refused = when_refused::retry) {
+                             when_refused refused = when_refused::retry, const address& from = {}) {
   const auto begin = std::chrono::steady_clock::now();
   retry_pause pause;
   for (;;) {
@@ -262,8 +282,12 @@ inline descriptor connect_to(const std::string& host, std::uint16_t port, deadli
     for (std::size_t i = 0; i < addresses.size(); ++i) {
       const auto now = std::chrono::steady_clock::now();
       const auto share = (until - now) / static_cast<std::int64_t>(addresses.size() - i);
+      const bool has_others = addresses.size() > 1;
       int code = 0;
-      if (descriptor fd = connect_once(addresses[i], now + share, code)) return fd;
+      if (descriptor fd = connect_once(
+              addresses[i], has_others ? now + std::min<deadline::duration>(share, longest_attempt) : until,
+              code, from))
+        return fd;
       all_refused = all_refused && code == ECONNREFUSED;
       append_text(tried, tried.empty() ? "" : ", ", addresses[i].text(), " (", system_text(code), ")");
     }

@@ -6,6 +6,7 @@
 #include <ddpp/detail/address.hpp>
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/handshake.hpp>
+#include <ddpp/detail/resolve.hpp>
 #include <ddpp/detail/socket.hpp>
 #include <ddpp/error.hpp>
 
@@ -26,10 +27,11 @@ class tcp_connector {
   /// `duplicate`: the other side has or makes a connection to us. `failed`: error() says why.
   enum class state : std::uint8_t { in_progress, connected, duplicate, failed };
 
-  /// Gives up at `until`, and once everyone has refused for `refusals` on end: who refuses does not listen.
+  /// Calls from `from`, where that is given. Gives up at `until`, and once everyone has refused for
+  /// `refusals` on end: who refuses does not listen.
   tcp_connector(const std::string& host, std::uint16_t port, const introduction& who, deadline until,
-                std::chrono::milliseconds refusals)
-      : host_(host), port_(port), who_(who), until_(until), refusals_(refusals) {
+                std::chrono::milliseconds refusals, const address& from)
+      : host_(host), port_(port), who_(who), until_(until), refusals_(refusals), from_(from) {
     addresses_ = resolve(host, port, error_);
   }
 
@@ -62,8 +64,6 @@ class tcp_connector {
   deadline next_due() const { return socket_ ? attempt_until_ : next_attempt_; }
 
  private:
-  static constexpr std::chrono::seconds longest_attempt{10};
-
   /// Nothing: go on at once.
   std::optional<state> step(const credentials& known) {
     const auto now = std::chrono::steady_clock::now();
@@ -86,9 +86,8 @@ class tcp_connector {
   std::optional<state> begin(std::chrono::steady_clock::time_point now) {
     if (addresses_.empty()) return state::failed;
     const address& to = addresses_[at_];
-    socket_ = open_socket(to.family());
+    socket_ = open_caller(to, from_);
     if (!socket_) return next(errno);
-    set_connection_options(socket_.get());
     attempt_until_ = std::min(until_, now + longest_attempt);
     if (::connect(socket_.get(), to.data(), to.length()) != 0 && errno != EINPROGRESS && errno != EINTR) {
       return next(errno);
@@ -132,6 +131,7 @@ class tcp_connector {
   introduction who_;
   deadline until_;
   std::chrono::milliseconds refusals_;
+  address from_;
   std::vector<address> addresses_;
   std::size_t at_ = 0;
   descriptor socket_;

@@ -318,9 +318,8 @@ inline void tcp_control::connect_to(int peer) {
     return lost(peer, "nobody listens at its address any more");
   }
   if (!presence_.is_here(peer)) return;
-  const tcp_endpoint& to = meeting_.endpoint(peer);
-  if (to.port == 0) return wanted_later_.push_back(peer);
-  data_calls_.begin(peer, to, meeting_.group(), deadline_after(timeout_));
+  if (meeting_.endpoint(peer).port == 0) return wanted_later_.push_back(peer);
+  data_calls_.begin(peer, meeting_, deadline_after(timeout_));
 }
 
 inline void tcp_control::serve_callers() {

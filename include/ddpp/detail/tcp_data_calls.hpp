@@ -8,6 +8,7 @@
 #include <ddpp/detail/socket.hpp>
 #include <ddpp/detail/tcp_connector.hpp>
 #include <ddpp/detail/tcp_endpoint.hpp>
+#include <ddpp/detail/tcp_meeting.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -37,9 +38,11 @@ class tcp_data_calls {
   bool is_calling(int peer) const {
     return std::any_of(calls_.begin(), calls_.end(), [&](const call& each) { return each.peer == peer; });
   }
-  void begin(int peer, const tcp_endpoint& to, const group_id& group, deadline until) {
-    calls_.push_back({peer, tcp_connector(to.host, to.port, {purpose::data, group, rank_, peer}, until,
-                                          refusals_for_gone)});
+  void begin(int peer, const tcp_meeting& meeting, deadline until) {
+    const tcp_endpoint& to = meeting.endpoint(peer);
+    const introduction who{purpose::data, meeting.group(), rank_, peer};
+    calls_.push_back(
+        {peer, tcp_connector(to.host, to.port, who, until, refusals_for_gone, meeting.source())});
   }
 
   /// Of a peer that calls.

@@ -9,6 +9,7 @@
 #include <ddpp/detail/handshake.hpp>
 #include <ddpp/detail/socket.hpp>
 #include <ddpp/detail/tcp_endpoint.hpp>
+#include <ddpp/environment.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
@@ -38,6 +39,10 @@ class tcp_meeting {
     descriptor socket = listen_on(boot.host.empty() ? "127.0.0.1" : boot.host, 0);
     const address local = address::local_of(socket.get());
     own_ = {local.host(), local.port(), host_id()};
+    if (variable("DDPP_SOCKET_IFNAME")) {
+      source_ = local;
+      source_.set_port(0);
+    }
     return socket;
   }
   /// The connection to rank 0; none on rank 0 itself. Blocks until boot.deadline at most.
@@ -57,7 +62,7 @@ class tcp_meeting {
     const tcp_endpoint rank_0 = tcp_endpoint::from(std::string_view(published).substr(space + 1));
     try {
       return connect_and_prove(rank_0.host, rank_0.port, known, {purpose::control, group_, rank_, 0},
-                               boot.deadline, when_refused::give_up);
+                               boot.deadline, when_refused::give_up, source_);
     } catch (const authentication_error&) {
       throw;
     } catch (const init_error& e) {
@@ -95,6 +100,8 @@ class tcp_meeting {
 
   const group_id& group() const noexcept { return group_; }
   const tcp_endpoint& own_endpoint() const noexcept { return own_; }
+  /// Where calls to other ranks come from, where that is chosen; else empty.
+  const address& source() const noexcept { return source_; }
   /// Its port is 0 until everyone is known.
   const tcp_endpoint& endpoint(int rank) const { return endpoints_[static_cast<std::size_t>(rank)]; }
 
@@ -183,7 +190,7 @@ class tcp_meeting {
       const auto addresses = resolve(each.host, each.port, unused);
       if (each.system != own_.system && !addresses.empty() && addresses.front().is_loopback()) {
         throw init_error("rank " + std::to_string(r) + " is on another host, but offers " + each.host +
-                         ", which only its own host can reach");
+                         ", which only its own host can reach: see DDPP_SOCKET_IFNAME");
       }
       const std::lock_guard lock(mutex_);
       at(r) = each;
@@ -193,6 +200,7 @@ class tcp_meeting {
   const int rank_, size_;
   group_id group_ = {};
   tcp_endpoint own_ = {};
+  address source_ = {};
   std::vector<tcp_endpoint> endpoints_;  // by rank; written under the mutex
   int missing_;                          // endpoints that rank 0 does not know yet
 

@@ -335,8 +335,8 @@ class tcp_star {
     if (std::any_of(calls_.begin(), calls_.end(), is_to_peer)) return;
     const tcp_endpoint& to = meeting_.endpoint(peer);
     const introduction who{purpose::control, meeting_.group(), rank_, peer};
-    calls_.push_back(
-        {peer, tcp_connector(to.host, to.port, who, deadline_after(longest_silence), milliseconds(0))});
+    calls_.push_back({peer, tcp_connector(to.host, to.port, who, deadline_after(longest_silence),
+                                          milliseconds(0), meeting_.source())});
   }
 
   void serve_calls(deadline now) {
