@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // What a process holds - descriptors, threads, mappings, memory - is after many groups and many collectives
 // what it was after a few.
+#include <ddpp/all_gather.hpp>
 #include <ddpp/all_reduce.hpp>
 #include <ddpp/backends/shm.hpp>
 #include <ddpp/backends/tcp.hpp>
@@ -10,13 +11,17 @@
 #include <ddpp/communicator.hpp>
 #include <ddpp/init.hpp>
 #include <ddpp/launch.hpp>
+#include <ddpp/point_to_point.hpp>
+#include <ddpp/reduce_scatter.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <fstream>
+#include <new>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -28,6 +33,15 @@
 namespace {
 
 using namespace std::chrono_literals;
+
+std::atomic<std::size_t> allocations{0};
+
+void* allocate(std::size_t bytes, std::size_t alignment) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  void* const place = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (place == nullptr) throw std::bad_alloc();
+  return place;
+}
 
 struct holdings {
   std::size_t descriptors = 0, threads = 0, mappings = 0, resident = 0;  ///< the last in bytes
@@ -107,6 +121,30 @@ void many_collectives(C& comm, const std::string& transport) {
   expect_flat(transport + ", all_reduce of a new buffer", some_of(100'000), looks(comm), reduce_new_buffer);
 }
 
+/// Once warm, an operation that blocks allocates nothing. (One that does not has its `work`.)
+template <class C>
+void expect_no_allocation(C& comm) {
+  const int other = (comm.rank() + 1) % comm.size(), another = (comm.rank() + comm.size() - 1) % comm.size();
+  for (const std::size_t count : {2u, 1000u, 300'000u}) {
+    std::vector<float> all(count * static_cast<std::size_t>(comm.size())), part(count);
+    const auto each_operation = [&] {
+      ddpp::all_reduce(comm, all);
+      ddpp::broadcast(comm, part);
+      ddpp::all_gather(comm, part, all);
+      ddpp::reduce_scatter(comm, all, part);
+      ddpp::send_recv(comm, std::span(all).first(count), other, part, another);
+      ddpp::barrier(comm);
+    };
+    constexpr int times = 50;
+    for (int i = 0; i < times; ++i) each_operation();
+    const std::size_t before = allocations;
+    for (int i = 0; i < times; ++i) each_operation();
+    // What a connection keeps of messages that nobody has asked for yet may still grow.
+    EXPECT(allocations - before < times / 2);
+    ddpp::barrier(comm);
+  }
+}
+
 template <class T>
 void many_groups_of_processes(ddpp::communicator<T>& all) {
   const std::string name(T::name);
@@ -126,6 +164,19 @@ void many_groups_of_processes(ddpp::communicator<T>& all) {
 }
 
 }  // namespace
+
+void* operator new(std::size_t bytes) { return allocate(bytes, alignof(std::max_align_t)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* place) noexcept { std::free(place); }
+void operator delete(void* place, std::size_t) noexcept { std::free(place); }
+void operator delete(void* place, std::align_val_t) noexcept { std::free(place); }
+void operator delete(void* place, std::size_t, std::align_val_t) noexcept { std::free(place); }
+
+TEST_CASE_TEMPLATE("operations allocate nothing", T, ddpp::shm, ddpp::tcp) {
+  ddpp::launch<T>(3, [](auto& comm) { expect_no_allocation(comm); }, {.timeout = 60s});
+}
 
 TEST_CASE_TEMPLATE("many groups of processes" * doctest::timeout(1800), T, ddpp::shm, ddpp::tcp) {
   ddpp::launch<T>(2, [](auto& comm) { many_groups_of_processes<T>(comm); }, {.timeout = 60s});

@@ -40,7 +40,9 @@ namespace ddpp::detail {
 class tcp_link final : public message_link {
  public:
   tcp_link(int size, tcp_control& control)
-      : control_(control), connections_(static_cast<std::size_t>(size)), buffer_(buffer_bytes) {}
+      : control_(control), connections_(static_cast<std::size_t>(size)), buffer_(buffer_bytes) {
+    entries_.reserve(connections_.size() + 1);
+  }
 
   /// Before anything else: whose link this is.
   void serve(const message_engine& engine) noexcept { engine_ = &engine; }
@@ -318,11 +320,12 @@ class tcp_link final : public message_link {
   bool unstick(message_engine& engine, int peer, connection& from) {
     if (!from.stuck) return true;
     from.stuck = false;
-    const std::vector<std::byte> kept = std::exchange(from.kept, {});
+    from.kept.swap(read_before_);
+    from.kept.clear();
     if (begin(engine, peer, from)) {
-      take(engine, peer, from, kept);
+      take(engine, peer, from, read_before_);
     } else {
-      from.kept = kept;
+      from.kept.swap(read_before_);
     }
     return !from.stuck;
   }
@@ -369,6 +372,7 @@ class tcp_link final : public message_link {
   tcp_control& control_;
   std::vector<std::unique_ptr<connection>> connections_;  // by peer
   staging buffer_;
+  std::vector<std::byte> read_before_;  // what was kept of a connection, while it is taken
   std::vector<pollfd> entries_;
   std::atomic<bool> parked_{false}, has_news_{false};
   mutable std::mutex news_mutex_;  // guards the next two; the last one to be taken
