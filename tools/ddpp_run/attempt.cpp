@@ -24,8 +24,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// After the first failure the other ranks have so long to say why they fail, too, and to end by themselves.
-constexpr auto settle_time = 1s;
+/// After the first failure the other ranks have so long (at most the grace period) to say why they fail, too,
+/// and to end by themselves.
+constexpr std::chrono::milliseconds settle_time = 1s;
 /// Even where the system has no pidfd, ends are noticed so soon.
 constexpr auto longest_wait = 50ms;
 
@@ -284,7 +285,7 @@ void attempt::send_to_all(int signal) {
 }
 
 void attempt::wait_for_others_to_fail() {
-  const auto until = clock::now() + settle_time;
+  const auto until = clock::now() + std::min(settle_time, setting_.todo.grace);
   while (ranks_.running() > 0 && clock::now() < until) {
     wait_for_news();
     take_ends();
@@ -320,7 +321,7 @@ void attempt::wind_down() {
 
 /// A user who reads slowly gets everything, unless the job was told to end.
 void attempt::finish_output() {
-  const auto until = clock::now() + 5s;
+  const auto until = clock::now() + 2s;
   while (!output_.finish(100ms)) {
     take_signals();
     const bool in_a_hurry = (failure_ && failure_->rank < 0) || has_children();
