@@ -10,9 +10,7 @@
 #include <ddpp/detail/init_method.hpp>
 #include <ddpp/detail/join_group.hpp>
 #include <ddpp/detail/launch_meeting.hpp>
-#include <ddpp/detail/network_interfaces.hpp>
 #include <ddpp/detail/presence.hpp>
-#include <ddpp/detail/resolve.hpp>
 #include <ddpp/detail/secret.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/environment.hpp>
@@ -241,12 +239,13 @@ inline std::shared_ptr<tcp_store> join_tcp_store(const init_method& place,
 }
 
 /// Serves the store unless somebody does already. The address may be taken for a moment only, by a server
-/// that is ending: so it tries both in turn.
+/// that is ending: so it tries both in turn. Who joins a server with many strangers at its door has to queue
+/// behind them, and would begin anew at each turn: so each lasts longer than the one before.
 [[gnu::cold]] inline std::shared_ptr<tcp_store> serve_or_join_tcp_store(const init_method& place,
                                                                         deadline until) {
   // Where this host cannot listen at all, only a store that is there already can help.
   const deadline soon = std::min(until, deadline_after(std::chrono::seconds(5)));
-  for (;;) {
+  for (std::chrono::milliseconds turn(500);; turn *= 2) {
     bool in_use = false;
     std::string why_not_served;
     try {
@@ -259,7 +258,7 @@ inline std::shared_ptr<tcp_store> join_tcp_store(const init_method& place,
       why_not_served = e.what();
     }
     try {
-      return join_tcp_store(place, std::min(time_left(until), std::chrono::milliseconds(500)));
+      return join_tcp_store(place, std::min(time_left(until), turn));
     } catch (const timeout_error& e) {
       if (time_left(in_use ? until : soon).count() > 0) continue;
       throw init_error(text(why_not_served, "; and nobody else serves a store there: ", e.what()));
@@ -317,14 +316,6 @@ struct joined_group {
   }
 }
 
-/// Where this rank listens: at DDPP_SOCKET_IFNAME's address, else where it has reached the others from.
-[[gnu::cold]] inline std::string own_host(const std::string& reached) {
-  std::string unused;
-  const std::vector<address> end = resolve(reached, 0, unused);
-  const address chosen = chosen_address(end.empty() ? address() : end.front());
-  return chosen.length() == 0 ? reached : chosen.host();
-}
-
 /// A group that has come together.
 struct gathering {
   bootstrap boot = {};
@@ -358,7 +349,7 @@ struct gathering {
   const auto* const tcp = dynamic_cast<const tcp_store*>(joined.meeting.get());
   result.serves_the_store = !at.known && tcp && tcp->serves();
   result.mine = joined.mine;
-  boot.host = own_host(tcp ? tcp->local_address() : "127.0.0.1");
+  boot.host = tcp ? tcp->local_address() : "127.0.0.1";
   boot.secret = at.secret.empty() ? job_secret() : at.secret;
   boot.check_peers = [mine = joined.mine] { mine->look(); };
   boot.store = std::make_shared<prefix_store>(joined.prefix, std::move(joined.meeting));
