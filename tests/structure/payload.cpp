@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// Two ranks exchange data between two marks that a tracer of system calls can see. usage: payload shm|tcp
+// Two ranks exchange small messages, and then large ones, between marks that a tracer of system calls
+// can see. usage: payload shm|tcp
 #include <ddpp/ddpp.hpp>
 
 #include <unistd.h>
@@ -19,12 +20,26 @@ void exchange(auto& comm, std::size_t count) {
   if (received != x) throw std::runtime_error("a wrong message");
 }
 
+void ping_pong(auto& comm, int times) {
+  std::vector<double> ball(1);
+  for (int i = 0; i < times; ++i) {
+    if (comm.rank() == 0) ddpp::send(comm, ball, 1);
+    ddpp::recv(comm, ball, 1 - comm.rank());
+    if (comm.rank() == 1) ddpp::send(comm, ball, 0);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   ddpp::visit_backend(argv[1], [](auto tag) {
     ddpp::launch<typename decltype(tag)::type>(2, [](auto& comm) {
+      ping_pong(comm, 1);
+      (void)!::chdir("/the small messages begin");
+      ping_pong(comm, 100);
+      (void)!::chdir("/the small messages end");
+      ddpp::barrier(comm);
       exchange(comm, 1000);  // what is made on first use is made here
       ddpp::barrier(comm);
       (void)!::chdir("/the exchange begins");
