@@ -124,18 +124,33 @@ def run_case(case):
     return result
 
 
-def main():
+def name_of(case):
+    return f"{pathlib.Path(sys.argv[0]).stem}/{case.id().split('.')[-1]}"
+
+
+def all_cases():
+    return cases_of(unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"]))
+
+
+def skip_all(reason):
+    for case in all_cases():
+        print(f"skip {name_of(case)}: {reason}")
+    print(f"0 passed, 0 failed, {len(all_cases())} skipped")
+    sys.exit(0)
+
+
+def main(at_a_time=6):
     """Runs all cases of the calling module, several at a time: they wait more than they compute. A skipped one must be
     named in tests/allowed-skips."""
-    cases = cases_of(unittest.defaultTestLoader.loadTestsFromModule(sys.modules["__main__"]))
-    with concurrent.futures.ThreadPoolExecutor(6) as threads:
+    cases = all_cases()
+    with concurrent.futures.ThreadPoolExecutor(at_a_time) as threads:
         results = list(threads.map(run_case, cases))
     passed = failed = skipped = 0
     for case, result in zip(cases, results):
         for _, text in result.failures + result.errors:
             print(f"FAIL {case.id()}\n{text}")
         for _, reason in result.skipped:
-            print(f"skip {pathlib.Path(sys.argv[0]).stem}/{case.id().split('.')[-1]}: {reason}")
+            print(f"skip {name_of(case)}: {reason}")
         failed += not result.wasSuccessful()
         skipped += bool(result.skipped)
         passed += result.wasSuccessful() and not result.skipped

@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
     const std::string_view what = argc > 1 ? argv[1] : "";
     const char* const attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
     if (what.empty() || (attempt && std::string_view(attempt) != "0")) return;
+    ddpp::barrier(comm);  // all have said so
     if (comm.rank() == 1 && what == "die") std::raise(SIGSEGV);
     if (comm.rank() == 1) throw std::runtime_error("the \"loss\" is not a number");
     ddpp::barrier(comm);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "meeting.hpp"
 
-#include <ddpp/detail/address.hpp>
+#include <ddpp/detail/resolve.hpp>
 #include <ddpp/detail/secret.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/tcp_store.hpp>
@@ -20,8 +20,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto answer_time = 5s;   ///< of the store, once connected
-constexpr auto connect_time = 1s;  ///< one attempt's
+constexpr auto answer_time = 5s;  ///< of the store, once connected
+constexpr std::chrono::milliseconds first_attempt = 500ms, longest_attempt = 4s;  ///< to connect
 constexpr auto pause = 50ms;
 
 std::string key(const char* name, int number) { return name + std::string("/") + std::to_string(number); }
@@ -70,13 +70,16 @@ meeting::meeting(const plan& todo, const std::function<void()>& interrupt) : tod
            todo.local_ranks};
   require_secret(*todo.meeting);
   const auto until = clock::now() + todo.meeting_timeout;
+  std::chrono::milliseconds attempt = first_attempt;
   for (bool together = false; !together; std::this_thread::sleep_for(pause)) {
     interrupt();
     if (clock::now() >= until) give_up();
     try {
-      if (!store_ && !connect(std::min<std::chrono::milliseconds>(
-                         connect_time, std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()))))
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now());
+      if (!store_ && !connect(std::min(attempt, left))) {
+        attempt = std::min(2 * attempt, longest_attempt);
         continue;
+      }
       together = join();
     } catch (const ddpp::authentication_error& e) {
       throw meeting_failed(e.what());
