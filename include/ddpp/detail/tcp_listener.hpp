@@ -51,7 +51,8 @@ class tcp_listener {
     std::array<epoll_event, 64> events;
     const int ready = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
     for (int i = 0; i < ready; ++i) {
-      const auto one = strangers_.find(events[static_cast<std::size_t>(i)].data.u64);
+      const std::uint64_t number = events[static_cast<std::size_t>(i)].data.u64;  // the event is not aligned
+      const auto one = strangers_.find(number);
       if (one != strangers_.end()) advance(one, expected, welcome);
     }
     if (now >= accept_again_) accept_from_now_on(true);

@@ -51,7 +51,9 @@ class store_client {
     call(request::set, {key, value}, 1, timeout);
   }
   std::vector<std::string> multi_get(const std::vector<std::string>& keys, milliseconds timeout) {
-    return call(request::get, views(keys), keys.size(), timeout);
+    std::vector<std::string> values = call(request::get, views(keys), keys.size(), timeout);
+    if (values.size() != keys.size()) throw_nonsense();
+    return values;
   }
   std::int64_t add(const std::string& key, std::int64_t amount, milliseconds timeout) {
     return number(call(request::add, {key, text(amount)}, 1, timeout));
