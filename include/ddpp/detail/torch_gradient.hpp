@@ -21,10 +21,13 @@ class torch_gradient {
   /// Its place in the bucket is here now; what was there has been brought along.
   void place_at(void* memory) {
     if (place_.defined() && place_.data_ptr() == memory) return;
-    const at::NoGradGuard no_grad;
-    at::Tensor place = tensor_at(memory);
-    if (lies_in_bucket()) gradient().set_data(place);
-    place_ = std::move(place);
+    // No view of another tensor, which could not be detached in place as optimizers do.
+    const at::Tensor here = at::from_blob(memory, parameter_.sizes(), parameter_.strides(),
+                                          parameter_.options().requires_grad(false));
+    if (place_.defined())
+      place_.set_data(here);
+    else
+      place_ = here;
   }
 
   /// Autograd has accumulated: the bucket gets the gradient.
@@ -35,45 +38,35 @@ class torch_gradient {
     } else if (gradient().layout() != at::kStrided) {
       throw usage_error(text("the gradient of parameter \"", name_,
                              "\" is sparse: buckets are dense (an Embedding has sparse(false) for it)"));
-    } else if (!lies_in_bucket()) {
+    } else if (!gradient().is_same(place_)) {
       place_.copy_(gradient());
     }
-    if (in_bucket_) settle_in_bucket();
+    if (in_bucket_) gradient() = place_;
   }
 
   /// The bucket holds the average.
   void fetch() {
     const at::NoGradGuard no_grad;
-    if (in_bucket_) return settle_in_bucket();
+    if (in_bucket_) {
+      gradient() = place_;
+      return;
+    }
     if (!gradient().defined()) gradient() = at::empty_like(place_);
     gradient().copy_(place_);
   }
 
-  /// The bucket goes; the gradient stays.
+  /// The bucket goes. Whoever has the gradient keeps it.
   void leave_bucket() {
-    const at::NoGradGuard no_grad;
-    if (lies_in_bucket()) gradient().set_data(place_.clone());
+    if (place_.defined() && place_.use_count() > 1) place_.set_data(place_.clone());
     place_ = at::Tensor();
   }
 
  private:
   at::Tensor& gradient() const { return parameter_.mutable_grad(); }
 
-  /// No view of another tensor, which could not be detached in place as optimizers do.
-  at::Tensor tensor_at(void* memory) const {
-    return at::from_blob(memory, parameter_.sizes(), parameter_.strides(),
-                         parameter_.options().requires_grad(false));
-  }
-  bool lies_in_bucket() const {
-    return in_bucket_ && place_.defined() && gradient().defined() && gradient().layout() == at::kStrided &&
-           gradient().data_ptr() == place_.data_ptr();
-  }
-  void settle_in_bucket() {
-    if (!lies_in_bucket()) gradient() = tensor_at(place_.data_ptr());
-  }
-
   std::string name_;
-  at::Tensor parameter_, place_;
+  at::Tensor parameter_;
+  at::Tensor place_;  // with bucket views the gradient itself, which so can be told of other memory
   bool in_bucket_;
 };
 
