@@ -10,7 +10,9 @@
 #include <ddpp/detail/init_method.hpp>
 #include <ddpp/detail/join_group.hpp>
 #include <ddpp/detail/launch_meeting.hpp>
+#include <ddpp/detail/network_interfaces.hpp>
 #include <ddpp/detail/presence.hpp>
+#include <ddpp/detail/resolve.hpp>
 #include <ddpp/detail/secret.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/environment.hpp>
@@ -316,6 +318,14 @@ struct joined_group {
   }
 }
 
+/// Where this rank listens: at DDPP_SOCKET_IFNAME's address, else where it has reached the others from.
+[[gnu::cold]] inline std::string own_host(const std::string& reached) {
+  std::string unused;
+  const std::vector<address> end = resolve(reached, 0, unused);
+  const address chosen = chosen_address(end.empty() ? address() : end.front());
+  return chosen.length() == 0 ? reached : chosen.host();
+}
+
 /// A group that has come together.
 struct gathering {
   bootstrap boot = {};
@@ -349,7 +359,7 @@ struct gathering {
   const auto* const tcp = dynamic_cast<const tcp_store*>(joined.meeting.get());
   result.serves_the_store = !at.known && tcp && tcp->serves();
   result.mine = joined.mine;
-  boot.host = tcp ? tcp->local_address() : "127.0.0.1";
+  boot.host = own_host(tcp ? tcp->local_address() : "127.0.0.1");
   boot.secret = at.secret.empty() ? job_secret() : at.secret;
   boot.check_peers = [mine = joined.mine] { mine->look(); };
   boot.store = std::make_shared<prefix_store>(joined.prefix, std::move(joined.meeting));

@@ -60,6 +60,7 @@ class tcp_meeting {
     if (space == std::string::npos) throw init_error("rank 0 published an address that is none");
     group_ = group_id_from(std::string_view(published).substr(0, space));
     const tcp_endpoint rank_0 = tcp_endpoint::from(std::string_view(published).substr(space + 1));
+    check_is_reachable(0, rank_0);
     try {
       return connect_and_prove(rank_0.host, rank_0.port, known, {purpose::control, group_, rank_, 0},
                                boot.deadline, when_refused::give_up, source_);
@@ -180,18 +181,21 @@ class tcp_meeting {
                         (missing.empty() ? "rank 0 does not say who is missing" : missing + " did not come"));
   }
 
+  void check_is_reachable(int rank, const tcp_endpoint& offered) const {
+    std::string unused;
+    const auto addresses = resolve(offered.host, offered.port, unused);
+    if (offered.system == own_.system || addresses.empty() || !addresses.front().is_loopback()) return;
+    throw init_error(whose() + "rank " + std::to_string(rank) + " is on another host, but offers " +
+                     offered.host + ", which only its own host can reach: see DDPP_SOCKET_IFNAME");
+  }
+
   void read_list(std::string_view rest) {
     for (int r = 0; r < size_; ++r) {
       const std::size_t end = rest.find('\n');
       if (end == std::string_view::npos) throw init_error("the list of ranks is incomplete");
       const tcp_endpoint each = tcp_endpoint::from(rest.substr(0, end));
       rest.remove_prefix(end + 1);
-      std::string unused;
-      const auto addresses = resolve(each.host, each.port, unused);
-      if (each.system != own_.system && !addresses.empty() && addresses.front().is_loopback()) {
-        throw init_error("rank " + std::to_string(r) + " is on another host, but offers " + each.host +
-                         ", which only its own host can reach: see DDPP_SOCKET_IFNAME");
-      }
+      check_is_reachable(r, each);
       const std::lock_guard lock(mutex_);
       at(r) = each;
     }
