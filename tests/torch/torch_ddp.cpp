@@ -288,15 +288,14 @@ TEST_CASE("modules that cannot be trained are refused on all ranks") {
     EXPECT(contains(text_of<usage_error>([&] { ddpp::torch_ddp ddp(comm, twins); }), "nothing to reduce"));
 
     auto sparse = std::make_shared<nn::EmbeddingImpl>(nn::EmbeddingOptions(4, 2).sparse(true));
-    ddpp::torch_ddp ddp(comm, sparse);
-    const auto indices = torch::tensor({1, 2});
     std::string text;
     try {
-      ddp.forward(indices).sum().backward();
+      ddpp::torch_ddp ddp(comm, sparse);
+      ddp.forward(torch::tensor({1, 2})).sum().backward();
     } catch (const std::exception& error) {
       text = error.what();
     }
-    EXPECT(contains(text, "sparse") || contains(text, "an exception ended a backward pass"));
+    EXPECT(contains(text, "is sparse") || contains(text, "an exception ended a backward pass"));
   });
 }
 
