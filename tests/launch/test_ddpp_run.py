@@ -253,6 +253,22 @@ class Output(LaunchCase):
                     time.sleep(1)
             self.assertEqual((lines, job.process.wait(60)), (100000, 0))
 
+    def test_closed_streams(self):
+        file = self.folder / "said"
+        job = self.run_job(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', *run("sh", "-c", f"echo out > {file}; echo lost; cat")])
+        self.assert_ended(job, 0)
+        self.assertEqual(file.read_text(), "out\n")
+
+    def test_many_ranks_and_few_descriptors(self):
+        script = "ulimit -S -n; echo out; echo err >&2"
+        job = self.run_job(["sh", "-c", 'ulimit -S -n 64; exec "$0" "$@"', *run("--nproc-per-node", 60, "sh", "-c", script)])
+        self.assert_ended(job, 0)
+        self.assertEqual(job.output.count(" out\n"), 60)
+        self.assertEqual(job.output.count(" 64\n"), 60)
+        job = self.run_job(["sh", "-c", 'ulimit -n 64; exec "$0" "$@"', *run("--nproc-per-node", 60, "sleep", "600")])
+        self.assert_ended(job, 1)
+        self.assertIn("Too many open files", job.errors)
+
     def test_no_file_is_left(self):
         self.run_job(run("--nproc-per-node", 2, "true"), {"TMPDIR": str(self.folder)})
         self.run_job(run("--nproc-per-node", 2, "false"), {"TMPDIR": str(self.folder)})
@@ -365,6 +381,21 @@ class Ends(LaunchCase):
                     self.assertEqual(abs(job.process.wait(60)) % 128, signal.SIGKILL)
                     job.wait_until_none_runs()
                     self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_signals_that_come_twice(self):
+        """As from `timeout`, which signals its process group, too."""
+        with Job(run("sh", "-c", "echo ready; sleep 600")) as job:
+            job.read_until("[0] ready")
+            for _ in range(3):
+                job.process.terminate()
+            job.finish()
+            self.assert_ended(job, 128 + signal.SIGTERM)
+
+    def test_children_of_the_shell_that_it_replaces_are_not_its_own(self):
+        with Job(["sh", "-c", 'sleep 600 >&- 2>&- & exec "$0" "$@"', *run("sh", "-c", FAMILY)]) as job:
+            job.finish()
+            self.assert_ended(job, 0)
+            self.assertEqual(len(job.running()), 1)
 
     def test_error_file(self):
         job = self.run_job(run("--nproc-per-node", 3, RANK, "throw"))

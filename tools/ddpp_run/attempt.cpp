@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
 
@@ -129,6 +130,7 @@ void attempt::become_rank(int local_rank, const std::vector<std::pair<std::strin
   }
   ::dup2(out, STDOUT_FILENO);
   ::dup2(err, STDERR_FILENO);
+  ::setrlimit(RLIMIT_NOFILE, &setting_.rank_files);
   ::signal(SIGPIPE, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &setting_.rank_signals, nullptr);
   ::execvp(arguments.front(), arguments.data());
@@ -145,8 +147,8 @@ std::optional<job_failure> attempt::run() {
     job_failure lost;
     lost.node = setting_.node;
     lost.message = e.what();
-    lost.is_final = true;
-    failure_ = lost;
+    if (!failure_) failure_ = lost;
+    failure_->is_final = true;
   }
   wind_down();
   return failure_;
@@ -321,11 +323,10 @@ void attempt::wind_down() {
 
 /// A user who reads slowly gets everything, unless the job was told to end.
 void attempt::finish_output() {
-  const auto until = clock::now() + 2s;
-  while (!output_.finish(100ms)) {
-    take_signals();
-    const bool in_a_hurry = (failure_ && failure_->rank < 0) || has_children();
-    if (in_a_hurry && clock::now() >= until) return setting_.screen.give_up();
+  bool in_a_hurry = failure_ && failure_->rank < 0;
+  for (const auto until = clock::now() + 2s; !output_.finish(100ms);) {
+    while (const auto signal = setting_.signals.next()) in_a_hurry = in_a_hurry || ends_the_job(*signal);
+    if ((in_a_hurry || has_children()) && clock::now() >= until) return setting_.screen.give_up();
   }
 }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <sys/resource.h>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct node_setting {
   const plan& todo;
   console& screen;
   signal_queue& signals;
+  rlimit rank_files;                  ///< how many descriptors a rank may open
   const sigset_t& rank_signals;       ///< what is blocked in the ranks
   const std::function<bool()>& kept;  ///< the process that the user started is there
   meeting* others;                    ///< null: this is the only node

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "keeper.hpp"
 
+#include <ddpp/detail/process_tree.hpp>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -10,6 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <vector>
 
 #include "process_tree.hpp"
 
@@ -48,6 +51,8 @@ int attend(pid_t child, const waited_signals& signals, std::chrono::milliseconds
 int keep(const waited_signals& signals, std::chrono::milliseconds patience,
          const std::function<int(const std::function<bool()>& kept)>& work) {
   const pid_t keeper = ::getpid();
+  const std::vector<pid_t> others =
+      ddpp::detail::descendants_of(keeper);  // of a shell that has become this process
   adopt_orphans();
   const pid_t child = ::fork();
   if (child < 0) {
@@ -64,7 +69,7 @@ int keep(const waited_signals& signals, std::chrono::milliseconds patience,
     std::_Exit(status);
   }
   const int status = attend(child, signals, patience);
-  kill_all_descendants();
+  kill_all_descendants(others);
   return status;
 }
 

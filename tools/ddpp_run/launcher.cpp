@@ -13,6 +13,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -32,6 +33,16 @@ using ddpp::detail::text;
 struct told_to_end {
   int signal;
 };
+
+/// This process needs several descriptors per rank. Returns what was allowed before.
+rlimit raise_limit_of_files() {
+  rlimit before{};
+  if (::getrlimit(RLIMIT_NOFILE, &before) != 0) return before;
+  rlimit most = before;
+  most.rlim_cur = before.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &most);
+  return before;
+}
 
 /// A port that nobody else is given, but a program that rank 0 starts can listen on, if it reuses addresses,
 /// as nearly all do.
@@ -80,9 +91,10 @@ class node {
  public:
   node(const plan& todo, const sigset_t& rank_signals, const std::string& folder,
        const std::function<bool()>& kept)
-      : todo_(todo), signals_(todo.signals), setting_{todo_, screen_,         signals_, rank_signals,
-                                                      kept,  nullptr,         folder,   0,
-                                                      0,     todo.local_ranks} {}
+      : todo_(todo),
+        signals_(todo.signals),
+        setting_{todo_,  screen_, signals_, raise_limit_of_files(), rank_signals, kept, nullptr,
+                 folder, 0,       0,        todo.local_ranks} {}
 
   int run() {
     try {

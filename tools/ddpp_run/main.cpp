@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <fcntl.h>
 #include <filesystem>
 #include <string>
+#include <unistd.h>
 
 #include "command_line.hpp"
 #include "keeper.hpp"
@@ -53,7 +55,16 @@ class job_folder {
   std::string path_;
 };
 
+/// Or a pipe to a rank would get the number of one that is closed.
+void open_standard_streams() {
+  int fd = 0;
+  do fd = ::open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) ::close(fd);
+}
+
 int run(int argc, char** argv) {
+  open_standard_streams();
   const plan todo = parse_command_line(argc, argv);
   const job_folder folder(todo);
   const waited_signals signals(todo.signals);

@@ -5,6 +5,7 @@
 #include <ddpp/detail/small_file.hpp>
 #include <ddpp/detail/text.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -33,13 +34,19 @@ void reap_orphans(const std::function<bool(pid_t)>& is_rank) {
   }
 }
 
-void kill_all_descendants() {
+void kill_all_descendants(const std::vector<pid_t>& spared) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   const auto nobody = [](pid_t) { return false; };
-  for (;;) {
+  while (std::chrono::steady_clock::now() < until) {
     reap_orphans(nobody);
-    if (!has_children() || !ddpp::detail::proc_is_ours() || std::chrono::steady_clock::now() >= until) return;
-    for (const pid_t pid : ddpp::detail::descendants_of(::getpid())) ::kill(pid, SIGKILL);
+    std::vector<pid_t> victims = ddpp::detail::descendants_of(::getpid());
+    for (const pid_t root : spared) {
+      std::vector<pid_t> family = ddpp::detail::descendants_of(root);
+      family.push_back(root);
+      std::erase_if(victims, [&](pid_t each) { return std::count(family.begin(), family.end(), each) != 0; });
+    }
+    if (victims.empty()) return;
+    for (const pid_t victim : victims) ::kill(victim, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <sys/types.h>
+#include <vector>
 
 namespace launcher {
 
@@ -16,10 +17,10 @@ bool has_children();
 /// Takes the status of children that have ended, except of those that `is_rank` knows.
 void reap_orphans(const std::function<bool(pid_t)>& is_rank);
 
-/// SIGKILL to everything, until no child is left; gives up after five seconds (a process that waits for a
-/// broken disk cannot be killed). Where /proc is another PID namespace's they cannot be found; they end with
-/// that namespace's process 1.
-void kill_all_descendants();
+/// SIGKILL to all descendants but these and theirs, until none is left; gives up after five seconds (a
+/// process that waits for a broken disk cannot be killed). Where /proc is another PID namespace's they cannot
+/// be found; they end with that namespace's process 1.
+void kill_all_descendants(const std::vector<pid_t>& spared = {});
 
 /// Whether a process has a handler of its own for this signal.
 bool catches(pid_t process, int signal);
