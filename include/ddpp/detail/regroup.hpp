@@ -64,6 +64,7 @@ class regrouping {
       if (boot.store)
         boot.store = std::make_shared<prefix_store>(text("regroup.", from_.decisions_made()), boot.store);
       std::shared_ptr<group<T>> made;
+      boot.deadline = from_.deadline_from_now();
       guarded([&] { made = meet(boot); });
       if (all_did(from_.decide(what_, !error_, {}))) return made;
     }
@@ -108,7 +109,6 @@ class regrouping {
     const auto self = std::find(members_.begin(), members_.end(), from_.rank());
     boot.rank = static_cast<int>(self - members_.begin());
     boot.size = static_cast<int>(members_.size());
-    boot.deadline = from_.deadline_from_now();
     if (!boot.flight_recorder.empty()) boot.flight_recorder += text(".regroup.", from_.decisions_made());
     return boot;
   }
@@ -119,6 +119,7 @@ class regrouping {
     if (boot.rank == 0) guarded([&] { address = serve(boot); });
     const verdict served = from_.decide(what_, !error_, address);
     if (!all_did(served)) return false;
+    boot.deadline = from_.deadline_from_now();  // each decision has waited for those who do not come
     if (boot.rank != 0) guarded([&] { join(boot, served.note); });
     return all_did(from_.decide(what_, !error_, {}));
   }
