@@ -158,6 +158,14 @@ concept has_background_progress = requires(T& t) {
   {t.progress_in_background()};
 };
 
+/// Tells at once that the group has failed: calls what it was given last, with the first cause, on whatever
+/// thread finds that, or in on_failure itself if it has failed already. The call must not use the transport.
+/// An empty function ends that; after on_failure has returned, what was given before is not called any more.
+template <class T>
+concept has_failure_listener = requires(T& t, const std::function<void(const failure&)>& f) {
+  {t.on_failure(f)};
+};
+
 /// Native collectives: used when they are there and the caller named no algorithm.
 template <class T, class E, class Op>
 concept has_all_reduce = requires(T& t, std::span<E> data, Op op, ddpp::deadline until) {

@@ -198,6 +198,7 @@ static_assert(has_receive_view<shm>);
 static_assert(has_shared_slots<shm>);
 static_assert(has_symmetric_memory<shm>);
 static_assert(has_background_progress<shm>);
+static_assert(has_failure_listener<shm>);
 static_assert(!has_barrier<shm>);
 static_assert(!has_broadcast<shm, float>);
 static_assert(!has_all_gather<shm, float>);

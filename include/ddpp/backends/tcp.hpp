@@ -40,6 +40,7 @@ static_assert(has_receive_view<tcp>);
 static_assert(!has_shared_slots<tcp>);
 static_assert(!has_symmetric_memory<tcp>);
 static_assert(has_background_progress<tcp>);
+static_assert(has_failure_listener<tcp>);
 static_assert(transport<basic_tcp<security::none>>);
 static_assert(!has_barrier<tcp>);
 static_assert(!has_broadcast<tcp, float>);

@@ -144,6 +144,7 @@ static_assert(has_receive_view<threads>);
 static_assert(has_shared_slots<threads>);
 static_assert(has_symmetric_memory<threads>);
 static_assert(has_background_progress<threads>);
+static_assert(has_failure_listener<threads>);
 static_assert(!has_barrier<threads>);
 static_assert(!has_broadcast<threads, float>);
 static_assert(!has_all_gather<threads, float>);

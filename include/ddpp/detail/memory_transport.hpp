@@ -19,6 +19,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -53,6 +54,7 @@ class memory_transport {
     core_->engine.consume(peer, tag, bytes, until, std::forward<F>(f));
   }
   void abort(const failure& cause) { core_->engine.abort(cause); }
+  void on_failure(std::function<void(const failure&)> f) { core_->engine.on_failure(std::move(f)); }
 
   void enter(const fingerprint& print) {
     core_->slots.check();  // others may be reading what this rank was in when the group failed

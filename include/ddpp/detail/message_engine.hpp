@@ -33,6 +33,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -212,6 +213,14 @@ class message_engine {
     if (guard_.in_child()) return;
     const std::lock_guard lock(mutex_);
     fail(cause);
+  }
+
+  /// f is called under the mutex.
+  void on_failure(std::function<void(const failure&)> f) {
+    if (guard_.in_child()) return;
+    const std::lock_guard lock(mutex_);
+    failure_listener_ = std::move(f);
+    if (failed() && failure_listener_) failure_listener_(cause_);
   }
 
   void enter(const fingerprint& print) {
@@ -682,6 +691,7 @@ class message_engine {
     failed_.store(true, std::memory_order_release);
     wake_waiters();
     background_.notify_all();
+    if (failure_listener_) failure_listener_(cause_);
   }
 
   void wake_waiters() noexcept {
@@ -877,6 +887,7 @@ class message_engine {
   std::optional<suspicion> suspicion_;
   failure cause_;  // written before `failed_`, never after
   std::atomic<bool> failed_{false};
+  std::function<void(const failure&)> failure_listener_;
 
   bool leader_ = false;  // someone is parked in the link
   int followers_ = 0, watchers_ = 0;

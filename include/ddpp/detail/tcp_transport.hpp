@@ -18,6 +18,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -45,6 +46,7 @@ class tcp_transport {
     core_->engine.consume(peer, tag, bytes, until, std::forward<F>(f));
   }
   void abort(const failure& cause) { core_->engine.abort(cause); }
+  void on_failure(std::function<void(const failure&)> f) { core_->engine.on_failure(std::move(f)); }
 
   void enter(const fingerprint& print) { core_->engine.enter(print); }
   void leave() { core_->engine.leave(); }
