@@ -32,7 +32,7 @@ struct all_gather_call {
     if (inside.size() == 1) return;
     const auto bytes = std::as_writable_bytes(out);
     const auto blocks = pieces.blocks().scaled(sizeof(T));
-    if constexpr (leaves_choice<C, Alg> && has_all_gather<typename C::transport_type, T>) {
+    if constexpr (prefers_native<C, Alg> && has_all_gather<typename C::transport_type, T>) {
       if (op == collective::all_gather) return inside.transport().all_gather(in, out, inside.deadline());
     }
     if constexpr (requires(const chosen& a) { a.all_gather(inside, bytes, blocks); }) {

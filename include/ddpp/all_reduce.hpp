@@ -16,7 +16,7 @@ namespace detail {
 template <class C, class T, class Op, class Alg>
 void all_reduce_binary(C& inside, std::span<T> data, const Op& op, const Alg& algorithm) {
   using chosen = chosen_algorithm<C, Alg>;
-  if constexpr (leaves_choice<C, Alg> && has_all_reduce<typename C::transport_type, T, Op>) {
+  if constexpr (prefers_native<C, Alg> && has_all_reduce<typename C::transport_type, T, Op>) {
     inside.transport().all_reduce(data, op, inside.deadline());
   } else if constexpr (requires(const chosen& a) { a.all_reduce(inside, data, op); }) {
     algorithm_object<C>(algorithm).all_reduce(inside, data, op);

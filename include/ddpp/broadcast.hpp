@@ -24,7 +24,7 @@ struct broadcast_call {
     using chosen = chosen_algorithm<C, Alg>;
     const auto bytes = std::as_writable_bytes(data);
     if (inside.size() == 1) return;
-    if constexpr (leaves_choice<C, Alg> && has_broadcast<typename C::transport_type, T>) {
+    if constexpr (prefers_native<C, Alg> && has_broadcast<typename C::transport_type, T>) {
       inside.transport().broadcast(data, root, inside.deadline());
     } else if constexpr (requires(const chosen& a) { a.broadcast(inside, bytes, root); }) {
       algorithm_object<C>(algorithm).broadcast(inside, bytes, root);

@@ -62,7 +62,7 @@ struct reduce_scatter_call {
   void reduce_binary(C& inside, std::span<const T> input, const BinaryOp& binary) const {
     using chosen = chosen_algorithm<C, Alg>;
     const partition blocks = pieces.blocks();
-    if constexpr (leaves_choice<C, Alg> && has_reduce_scatter<typename C::transport_type, T, BinaryOp>) {
+    if constexpr (prefers_native<C, Alg> && has_reduce_scatter<typename C::transport_type, T, BinaryOp>) {
       if (op == collective::reduce_scatter) {
         return inside.transport().reduce_scatter(input, out, binary, inside.deadline());
       }

@@ -43,9 +43,13 @@ inline constexpr bool is_automatic = false;
 template <class Table>
 inline constexpr bool is_automatic<algorithms::automatic_with<Table>> = true;
 
-/// Native collectives are for those who leave the choice to ddpp.
+/// Whether no algorithm is named, but perhaps a table of them.
 template <class C, class Alg>
 inline constexpr bool leaves_choice = is_automatic<chosen_algorithm<C, Alg>>;
+
+/// Native collectives are for those who leave the choice to ddpp, not to a table of their own.
+template <class C, class Alg>
+inline constexpr bool prefers_native = std::is_same_v<chosen_algorithm<C, Alg>, algorithms::automatic>;
 
 /// Calls f with the algorithm object that a collective shall use: the one named; else the communicator's.
 template <class C, class Alg>
