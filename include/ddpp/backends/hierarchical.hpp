@@ -75,6 +75,8 @@ class hierarchical {
   int hosts() const noexcept { return layout_.hosts(); }
   /// Hosts are numbered in the order of their first ranks.
   int host_of(int rank) const noexcept { return layout_.host_of(rank); }
+  /// The transport between hosts, of which all ranks are members.
+  Outer& across() noexcept { return outer_; }
 
  private:
   using inner_request = decltype(std::declval<Inner&>().isend(std::span<const std::byte>(), 0, 0));
