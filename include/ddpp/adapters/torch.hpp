@@ -15,10 +15,11 @@
 #include <ATen/ATen.h>
 #include <algorithm>
 #include <atomic>
+#include <c10/core/GradMode.h>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <string>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -84,7 +85,7 @@ class torch_ddp {
   /// synchronised step, and under join().
   template <class... Arguments>
   decltype(auto) forward(Arguments&&... arguments) {
-    if (!at::GradMode::is_enabled())
+    if (!c10::GradMode::is_enabled())
       engine_.refresh_buffers();
     else if (phase_ != phase::forward)
       prepare();
@@ -141,7 +142,14 @@ class torch_ddp {
   }
 
   const std::shared_ptr<M>& module() const noexcept { return module_; }
-  M* operator->() const noexcept { return module_.get(); }
+
+  /// Itself, so that what was written for a pointer to the module, as `model->forward(x)`, goes on as it is.
+  torch_ddp* operator->() noexcept { return this; }
+  std::vector<at::Tensor> parameters() const { return module_->parameters(); }
+  torch::OrderedDict<std::string, at::Tensor> named_parameters() const { return module_->named_parameters(); }
+  void train(bool on = true) { module_->train(on); }
+  void eval() { module_->eval(); }
+  void zero_grad() { module_->zero_grad(); }
 
   /// Numbers are those of the module's parameters(), shared ones counted once.
   bucket_layout bucket_assignment() const { return engine_.bucket_assignment(); }

@@ -8,6 +8,7 @@
 #include <ddpp/error.hpp>
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <string>
 #include <utility>
 
@@ -32,7 +33,7 @@ class torch_gradient {
 
   /// Autograd has accumulated: the bucket gets the gradient.
   void bring() {
-    const at::NoGradGuard no_grad;
+    const c10::NoGradGuard no_grad;
     if (!gradient().defined()) {
       place_.zero_();
     } else if (gradient().layout() != at::kStrided) {
@@ -46,7 +47,7 @@ class torch_gradient {
 
   /// The bucket holds the average.
   void fetch() {
-    const at::NoGradGuard no_grad;
+    const c10::NoGradGuard no_grad;
     if (in_bucket_) {
       gradient() = place_;
       return;
