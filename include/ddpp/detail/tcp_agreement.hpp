@@ -54,8 +54,9 @@ class tcp_agreement {
   static constexpr std::chrono::milliseconds settling_time{1'500};
   /// What a hub is given beyond the time that it may need; and one that is called, to answer.
   static constexpr std::chrono::milliseconds slack{1'000};
-  static constexpr std::chrono::milliseconds longest_step{100};  // counted at once
-  static constexpr std::size_t most_verdicts = 16;               // for those who come late
+  static constexpr std::chrono::milliseconds longest_step{100};          // counted at once
+  static constexpr std::size_t most_verdicts = 16;                       // for those who come late
+  static constexpr std::uint64_t most_numbers = std::uint64_t{1} << 62;  // so that one more is still a number
 
   tcp_agreement(int rank, int size)
       : rank_(rank),
@@ -127,6 +128,7 @@ class tcp_agreement {
 
   /// False: it is nonsense.
   bool take(int from, const message& m, deadline now) {
+    if (m.number == 0 || m.number > most_numbers) return false;
     switch (m.kind) {
       case control_wire::kind::vote:
         return take_vote(from, m, now);
@@ -243,7 +245,7 @@ class tcp_agreement {
 
   bool take_proposal(int from, const message& m) {
     auto what = agreement_wire::decode_verdict(m.body, votes_.size());
-    if (!what || m.rank < 0 || m.rank >= size() || m.number == 0) return false;
+    if (!what || m.rank < 0 || m.rank >= size()) return false;
     if (under_way_ || m.number <= latest_) return true;
     skip_to(m.number);
     if (proposal_ && proposal_->proposer > m.rank) return true;
@@ -254,7 +256,7 @@ class tcp_agreement {
 
   bool take_decided(const message& m) {
     const auto what = agreement_wire::decode_verdict(m.body, votes_.size());
-    if (!what || m.number == 0) return false;
+    if (!what) return false;
     if (verdicts_.contains(m.number)) return true;
     if (m.number > latest_ || m.number == pending_) decide(m.number, *what);
     return true;

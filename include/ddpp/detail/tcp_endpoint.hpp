@@ -6,6 +6,7 @@
 #include <ddpp/detail/small_file.hpp>
 #include <ddpp/error.hpp>
 
+#include <arpa/inet.h>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -38,12 +39,21 @@ struct tcp_endpoint {
     result.host = text.substr(0, first);
     const auto port = text.substr(first + 1, second - first - 1);
     const auto [end, problem] = std::from_chars(port.data(), port.data() + port.size(), result.port);
-    if (problem != std::errc() || end != port.data() + port.size()) throw_unreadable();
+    if (problem != std::errc() || end != port.data() + port.size() || result.port == 0) throw_unreadable();
+    if (!is_numeric(result.host)) throw_unreadable();  // nobody is to ask a name service for it
     result.system = text.substr(second + 1);
     return result;
   }
 
  private:
+  /// "127.0.0.1", "::1", "fe80::1%eth0", whether or not this host has such an interface.
+  static bool is_numeric(const std::string& host) {
+    const std::string bare = host.substr(0, host.find('%'));
+    in6_addr unused{};
+    return ::inet_pton(AF_INET, bare.c_str(), &unused) == 1 ||
+           ::inet_pton(AF_INET6, bare.c_str(), &unused) == 1;
+  }
+
   [[noreturn]] static void throw_unreadable() {
     throw init_error("a rank published an address that is none");
   }
