@@ -156,10 +156,28 @@ inline void set_connection_options(int fd) noexcept {
 }
 
 /// For connections whose other end always reads: one that is sending notices it in the same time. (Not for
-/// data: the kernel would count a peer that is alive and does not read for that long as gone.)
+/// data: the kernel would count a peer that is alive and does not read for that long as gone. See is_silent.)
 inline void expect_prompt_reader(int fd) noexcept {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
              static_cast<int>(std::chrono::milliseconds(longest_silence).count()));
+}
+
+/// What the end of a connection says of its other end; `code` is errno after a call that failed, else 0.
+inline const char* end_without_goodbye(int code) noexcept {
+  const bool is_silent = code == ETIMEDOUT || code == EHOSTUNREACH || code == ENETUNREACH;
+  return is_silent ? "its host does not answer any more" : "its connection closed without a goodbye";
+}
+
+/// Whether nothing has come from the other end's system for longest_silence although something on its way
+/// there was sent again and again. Who is alive and does not read acknowledges all the same. (Where nothing
+/// is on its way, keep-alive finds out.)
+inline bool is_silent(int fd) noexcept {
+  constexpr unsigned fruitless = 3;
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  return (info.tcpi_retransmits >= fruitless || info.tcpi_probes >= fruitless) &&
+         std::chrono::milliseconds(info.tcpi_last_ack_recv) >= longest_silence;
 }
 
 inline descriptor open_socket(int family) {

@@ -113,7 +113,7 @@ class tcp_control final : private tcp_star::owner {
   }
   /// The data connection to a peer has ended without a goodbye: it is lost, unless its goodbye or the hub's
   /// ruling comes shortly.
-  void suspect(int peer) { suspect(peer, true); }
+  void suspect(int peer, const char* how) { suspect({peer, goodbye_due(), true, how}); }
   void stalled() {
     order([&] { is_stalled_ = true; });
   }
@@ -151,6 +151,7 @@ class tcp_control final : private tcp_star::owner {
     int peer = -1;
     deadline due = {};
     bool is_missed = false;  // somebody needs it: the group fails
+    const char* how = "";
   };
 
   template <class F>
@@ -161,9 +162,10 @@ class tcp_control final : private tcp_star::owner {
     }
     wake_.set();
   }
-  void suspect(int peer, bool is_missed) {
-    order([&] { suspects_.push_back({peer, std::chrono::steady_clock::now() + goodbye_delay, is_missed}); });
+  void suspect(const suspicion_of_death& of) {
+    order([&] { suspects_.push_back(of); });
   }
+  static deadline goodbye_due() { return std::chrono::steady_clock::now() + goodbye_delay; }
 
   // The thread. Everything is read before anything is concluded: see tcp_agreement.
 
@@ -191,11 +193,14 @@ class tcp_control final : private tcp_star::owner {
   // What the star finds out.
 
   void member_is_lost(int member, const std::string& how) override { lost(member, how); }
-  void hub_is_lost(int hub) override {  // all see this, and say the same without asking each other
+  void hub_is_lost(int hub,
+                   const char* how) override {  // all see this, and say the same without asking each other
     cause_.withdraw();
-    lost(hub, "its connection closed without a goodbye");
+    lost(hub, how);
   }
-  void may_have_left(int peer) override { suspect(peer, false); }
+  void may_have_left(int peer) override {
+    suspect({peer, goodbye_due(), false, "nobody listens at its address any more"});
+  }
   void has_new_hub() override {
     if (const auto& proposal = cause_.proposal()) {
       star_.leads() ? rule(*proposal) : star_.tell_hub(control_wire::of_failure(*proposal));
@@ -368,9 +373,9 @@ inline void tcp_control::serve_suspects(deadline now) {
   for (const suspicion_of_death& each : due) {
     if (!presence_.is_here(each.peer)) continue;
     if (each.is_missed)
-      lost(each.peer, "its connection closed without a goodbye");
+      lost(each.peer, each.how);
     else
-      note_lost(each.peer, "nobody listens at its address any more");
+      note_lost(each.peer, each.how);
   }
   if (now >= cause_.overdue_at()) rule(*cause_.proposal());
 }

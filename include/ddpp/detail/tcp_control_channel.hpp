@@ -48,8 +48,11 @@ class control_channel {
       const ssize_t got = ::recv(socket_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (got <= 0) open = false;
-      if (got <= 0) break;
+      if (got <= 0) {
+        end_ = end_without_goodbye(got < 0 ? errno : 0);
+        open = false;
+        break;
+      }
       in_.append(buffer, static_cast<std::size_t>(got));
       if (in_.size() > 2 * control_wire::longest_body) break;
     }
@@ -66,6 +69,9 @@ class control_channel {
     }
   }
 
+  /// How it ended, once it has.
+  const char* end() const noexcept { return end_; }
+
   /// Whether there was something to do when last polled.
   bool is_ready() const noexcept { return ready_ || out_.size() >= most_queued; }
   void note(bool is_ready) noexcept { ready_ = is_ready; }
@@ -78,6 +84,7 @@ class control_channel {
 
   descriptor socket_;
   bool ready_ = true;
+  const char* end_ = end_without_goodbye(0);
   std::string in_, out_;
 };
 

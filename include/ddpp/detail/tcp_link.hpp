@@ -136,6 +136,7 @@ class tcp_link final : public message_link {
     const auto now = std::chrono::steady_clock::now();
     if (now >= tell_hub_at_) {
       control_.stalled();
+      give_up_silent_peers();
       next_patience_ = std::min(next_patience_ * 2, longest_patience);
       tell_hub_at_ = deadline::max();
     }
@@ -241,6 +242,14 @@ class tcp_link final : public message_link {
 
   connection* at(int peer) const noexcept { return connections_[static_cast<std::size_t>(peer)].get(); }
 
+  void give_up_silent_peers() {
+    for (std::size_t peer = 0; peer < connections_.size(); ++peer) {
+      connection* const each = connections_[peer].get();
+      if (each == nullptr || !each->socket || each->said_goodbye || !is_silent(each->socket.get())) continue;
+      ended(static_cast<int>(peer), *each, end_without_goodbye(ETIMEDOUT));
+    }
+  }
+
   void note_progress() noexcept {
     next_patience_ = first_patience;
     tell_hub_at_ = deadline::max();
@@ -266,7 +275,7 @@ class tcp_link final : public message_link {
       if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (sent < 0) {  // what it sent before may still be read
         to.cannot_send = true;
-        if (!to.said_goodbye) control_.suspect(peer);
+        if (!to.said_goodbye) control_.suspect(peer, end_without_goodbye(errno));
         return;
       }
       const std::size_t of_header = std::min(static_cast<std::size_t>(sent), to.out_left);
@@ -299,7 +308,7 @@ class tcp_link final : public message_link {
       const ssize_t got = ::recvmsg(from.socket.get(), &message, MSG_DONTWAIT);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-      if (got <= 0) return ended(peer, from);
+      if (got <= 0) return ended(peer, from, end_without_goodbye(got < 0 ? errno : 0));
       note_progress();
       const auto bytes = static_cast<std::size_t>(got);
       const std::size_t placed = std::min(bytes, straight.size());
@@ -309,10 +318,10 @@ class tcp_link final : public message_link {
     }
   }
 
-  void ended(int peer, connection& from) {
+  void ended(int peer, connection& from, const char* how) {
     from.socket.reset();
     from.cannot_send = true;
-    control_.suspect(peer);
+    control_.suspect(peer, how);
   }
 
   /// Goes on with the message that nobody had asked for, and with what was read beyond it. False: still
@@ -354,7 +363,7 @@ class tcp_link final : public message_link {
   bool begin(message_engine& engine, int peer, connection& from) {
     if (!plausible(from.in)) {
       from.in_have = 0;
-      ended(peer, from);
+      ended(peer, from, "it talks nonsense");
       return false;
     }
     if (from.in.kind == frame_kind::goodbye) {

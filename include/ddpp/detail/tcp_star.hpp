@@ -45,7 +45,7 @@ class tcp_star {
     virtual bool take_from_member(int member, const message& m) = 0;
     /// A rank has ended without a goodbye.
     virtual void member_is_lost(int member, const std::string& how) = 0;
-    virtual void hub_is_lost(int hub) = 0;
+    virtual void hub_is_lost(int hub, const char* how) = 0;
     /// Nobody listens for a rank any more; it may have said goodbye to others.
     virtual void may_have_left(int peer) = 0;
     /// There is another hub, this rank or one that it has a connection to.
@@ -231,11 +231,12 @@ class tcp_star {
     if (!up_ || !up_->is_ready()) return;
     up_->flush();
     if (up_->receive([&](const message& m) { return owner_.take_from_hub(m); })) return;
+    const char* const how = up_->end();
     up_.reset();
     const int gone = std::exchange(hub_, -1);
     said_goodbye_ = said_goodbye_ && (goodbye_is_heard_ || is_outcast_);  // otherwise, to the next hub
     const bool is_expected = said_goodbye_ || is_outcast_ || deposed_[places(gone)];
-    if (presence_.is_here(gone) && !is_expected) owner_.hub_is_lost(gone);
+    if (presence_.is_here(gone) && !is_expected) owner_.hub_is_lost(gone, how);
   }
 
   void read_members() {
@@ -251,7 +252,7 @@ class tcp_star {
       // The members of one that is no hub any more are with the next one, which sees when they die.
       const bool is_theirs = leads() && !is_outcast_ && !deposed_[places(rank_)];
       if (!is_open && is_theirs && presence_.is_here(member)) {
-        owner_.member_is_lost(member, "its connection closed without a goodbye");
+        owner_.member_is_lost(member, each->second.end());
       }
       each = is_open && presence_.is_here(member) ? std::next(each) : members_.erase(each);
     }
@@ -276,7 +277,7 @@ class tcp_star {
       up_.reset();
     }
     const int before = std::exchange(hub_, -1);
-    if (presence_.of(before) == tcp_presence::state::lost) owner_.hub_is_lost(before);
+    if (presence_.of(before) == tcp_presence::state::lost) owner_.hub_is_lost(before, end_without_goodbye(0));
   }
 
   /// The members will go, and close their connections. Who came as the hub stays.
