@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // One rank of the tests with several hosts, started there by test_hosts.py.
 //
-// usage: hosts_rank TASK     It prints "ready" once the group has met, and does the task:
+// usage: hosts_rank TASK [SECONDS FOR INIT]     It prints "ready" once the group has met, and does the task:
 //   meet          at each line that it reads sums over tcp, in all algorithms and groups; ends with its input
 //   all_reduce    again and again
 //   recv          something that the next rank never sends
@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <stdexcept>
 #include <string_view>
@@ -90,7 +91,8 @@ int say(const char* name, const std::exception& error) {
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  if (argc != 2) return 2;
+  if (argc < 2) return 2;
+  const auto init_timeout = std::chrono::seconds(argc == 2 ? 30 : std::atoi(argv[2]));
   try {
     auto comm = ddpp::init<ddpp::tcp>(
         {.timeout = std::chrono::minutes(10), .init_timeout = std::chrono::seconds(30)});
