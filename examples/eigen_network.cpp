@@ -34,7 +34,7 @@ part load(const image_set& images, std::size_t first, std::size_t count) {
   const Eigen::Map<const Eigen::Matrix<std::uint8_t, Eigen::Dynamic, Eigen::Dynamic>> bytes(
       images.image(first), static_cast<Eigen::Index>(images.pixels), static_cast<Eigen::Index>(count));
   const auto label = images.labels.begin() + static_cast<std::ptrdiff_t>(first);
-  return {bytes.cast<float>() / 255, {label, label + static_cast<std::ptrdiff_t>(count)}};
+  return {bytes.cast<float>() / 255.0f, {label, label + static_cast<std::ptrdiff_t>(count)}};
 }
 
 double train_alone(const image_set& images, std::size_t count) {

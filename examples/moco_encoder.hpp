@@ -62,7 +62,7 @@ class encoder {
       ready(2 * i);
       if (i == 0) break;
       matrix d_in = layers[i].weights.transpose() * d;
-      d = (in.array() > 0).select(d_in, 0);
+      d = (in.array() > 0.0f).select(d_in, 0.0f);
     }
   }
 
@@ -106,7 +106,7 @@ inline contrast contrast_with_queue(const matrix& queries, const matrix& keys, c
   others = (others.rowwise() - greatest).array().exp();
   const Eigen::RowVectorXf total = own + others.colwise().sum();
   const double loss = (total.array().log() - own_score.array()).cast<double>().mean();
-  own = own.array() / total.array() - 1;
+  own = own.array() / total.array() - 1.0f;
   others = others.array().rowwise() / total.array();
   matrix gradient = queue * others;
   gradient.array() += keys.array().rowwise() * own.array();
