@@ -18,6 +18,7 @@ SDK = {  # headers that need somebody else's: what must compile
     "adapters/torch.hpp": "torch/nn/module.h",
     "adapters/eigen.hpp": "Eigen/Core",
 }
+PARTS = {"detail/torch_": "adapters/torch.hpp", "detail/mpi_": "backends/mpi.hpp"}  # beginnings of names
 
 include = pathlib.Path(sys.argv[1])
 compiler = sys.argv[2:]
@@ -57,7 +58,7 @@ def fail(text):
 
 for header in sorted(include.glob("ddpp/**/*.hpp")):
     name = header.relative_to(include / "ddpp").as_posix()
-    adapter = "adapters/torch.hpp" if name.startswith("detail/torch_") else name
+    adapter = next((sdk for part, sdk in PARTS.items() if name.startswith(part)), name)
     extra = sdk_flags.get(adapter, [])
     needed = SDK.get(adapter)
     if needed and not compiles(needed, *extra):
