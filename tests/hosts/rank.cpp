@@ -94,8 +94,7 @@ int main(int argc, char** argv) {
   if (argc < 2) return 2;
   const auto init_timeout = std::chrono::seconds(argc == 2 ? 30 : std::atoi(argv[2]));
   try {
-    auto comm = ddpp::init<ddpp::tcp>(
-        {.timeout = std::chrono::minutes(10), .init_timeout = std::chrono::seconds(30)});
+    auto comm = ddpp::init<ddpp::tcp>({.timeout = std::chrono::minutes(10), .init_timeout = init_timeout});
     ddpp::barrier(comm);
     std::puts("ready");
     run(comm, argv[1]);

@@ -126,6 +126,26 @@ def loopback_is_not_for_others(network):
         ranks.check_all_end_well()
 
 
+def short_queue(network):
+    """64 ranks come at once to a host whose queue for connections takes four."""
+    machines = [network.hosts[rank % 3] for rank in range(64)]
+    for host in network.hosts:
+        host.system("sh", "-c", "echo 4 > /proc/sys/net/core/somaxconn")
+    with hosts.Ranks(machines, [programs.rank, "meet", "60"], "a") as ranks:
+        ranks.await_line("ready")
+        ranks.check_all_end_well()
+
+
+def few_descriptors(network):
+    """64 ranks with 64 descriptors each: too few for who serves them, who says so; the others name where nobody is."""
+    machines = [network.hosts[rank % 3] for rank in range(64)]
+    with hosts.Ranks(machines, ["prlimit", "--nofile=64", programs.rank, "meet", "10"], "a") as ranks:
+        outcomes = ranks.outcomes()
+    check(all(status == 3 for status, _ in outcomes), f"{outcomes}")
+    check("ulimit -n" in outcomes[0][1], outcomes[0][1])
+    check(all("a:29500" in said for _, said in outcomes[1:]), f"{outcomes}")
+
+
 # What runs elsewhere on one host.
 
 
@@ -223,7 +243,7 @@ def two_hosts_lose_each_other(network):
 
 
 SHORT = [names_and_addresses, own_names_are_loopback, one_kind_of_address, chosen_interfaces, loopback_is_not_for_others,
-         a_host_dies, training, conformance]
+         short_queue, few_descriptors, a_host_dies, training, conformance]
 LONG = [a_cable_is_pulled_while_others_receive, a_cable_is_pulled_while_others_send, the_cable_of_rank_0_is_pulled,
         a_host_dies_behind_its_cable, two_hosts_lose_each_other]
 

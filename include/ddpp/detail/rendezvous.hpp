@@ -31,6 +31,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -279,6 +280,16 @@ inline std::shared_ptr<tcp_store> join_tcp_store(const init_method& place,
   }
 }
 
+/// Of the process that serves the store: each rank calls over one connection and holds its place with
+/// another.
+[[gnu::cold]] inline void check_descriptors_for(int ranks) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 2 * static_cast<rlim_t>(ranks)) return;
+  throw resource_error(text("init: this process serves the store to ", ranks,
+                            " ranks, which takes two descriptors for each, and may open ", limit.rlim_cur,
+                            ": see ulimit -n"));
+}
+
 /// All ranks of a group have come to a store, and its keys there have a prefix.
 struct joined_group {
   std::shared_ptr<store> meeting = {};
@@ -303,6 +314,7 @@ struct joined_group {
   for (retry_pause pause;; pause.sleep(until)) {
     if (!meeting) {
       meeting = open_tcp_store(at.place, at.rank, until);
+      if (meeting->serves()) check_descriptors_for(at.size);
       store_registry::instance().put(where, meeting);
     }
     try {
