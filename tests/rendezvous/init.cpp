@@ -408,6 +408,54 @@ TEST_CASE("a group is not misled by what an earlier run has left") {
   for (const std::string& text : on_threads(2, [&](int rank) { join(store, rank, 2); })) CHECK(text == "");
 }
 
+TEST_CASE("a store that lives on keeps nothing of groups that are past") {
+  ddpp::tcp_store served("127.0.0.1", 0, ddpp::tcp_store::server, {.timeout = 20s});
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(served.port());
+  const std::string path = scratch_path();
+  const auto file = std::make_shared<ddpp::file_store>(path, 20s);
+  const auto shared = std::make_shared<ddpp::hash_store>(20s);
+  for (const ddpp::init_options& where :
+       {ddpp::init_options{.init_method = url}, {.init_method = "file://" + path}, {.store = shared}}) {
+    for (const std::string& text : on_threads(3, [&](int rank) {
+           for (int i = 0; i < 3; ++i) {
+             ddpp::init_options mine = where;
+             mine.rank = rank;
+             mine.world_size = 3;
+             mine.timeout = 20s;
+             ddpp::detail::settle(come_together(mine), [] { return false; });
+           }
+         })) {
+      CHECK(text == "");
+    }
+  }
+  for (ddpp::store* each : {static_cast<ddpp::store*>(&served), static_cast<ddpp::store*>(file.get()),
+                            static_cast<ddpp::store*>(shared.get())}) {
+    CHECK(each->num_keys() == 0);
+  }
+}
+
+TEST_CASE("who has a rank that is taken is told so, too, when the group has formed without it") {
+  ddpp::tcp_store served("127.0.0.1", 0, ddpp::tcp_store::server, {.timeout = 20s});
+  std::string nonce;
+  for (const std::string& text : on_threads(2, [&](int rank) {
+         ddpp::detail::group_formation forming(served, "", rank, 2, ddpp::detail::deadline_after(20s), 20s);
+         ddpp::detail::gathering group;
+         group.boot.rank = rank;
+         group.boot.size = 2;
+         const std::string mine = forming.run();
+         if (rank == 0) nonce = mine;
+         group.boot.store = std::make_shared<ddpp::prefix_store>(
+             mine, std::make_shared<ddpp::tcp_store>("127.0.0.1", served.port()));
+         group.mine = std::make_shared<ddpp::detail::presence>(forming.take_presence());
+         ddpp::detail::settle(group, [] { return false; });
+       })) {
+    CHECK(text == "");
+  }
+  REQUIRE(served.num_keys() == 0);
+  served.set("ddpp/group", nonce);  // as the late one has read it
+  CHECK(says(text_of<ddpp::init_error>([&] { join(served, 1, 2); }), "two processes are rank 1"));
+}
+
 TEST_CASE("a timeout names the ranks that have not come, on every rank") {
   ddpp::hash_store store;
   const auto thrown = on_threads(5, [&](int rank) {

@@ -10,7 +10,9 @@
 // two processes have the same rank: the second says so at nonce/clash and never joins. So does who counts
 // other ranks than rank 0, whose number ends the nonce. After a clash rank 0, which may serve the store,
 // waits a moment for the others to come and hear of it. So it does when its word is that somebody is missing,
-// or has died meanwhile (see presence.hpp).
+// or has died meanwhile (see presence.hpp). Once all have become members, the last of them deletes the word
+// and then the counters: who has the rank of one of them, and announces itself so late that it finds no word,
+// finds that rank 0 is a member, and that is its answer.
 #pragma once
 
 #include <ddpp/detail/deadline.hpp>
@@ -181,6 +183,8 @@ class group_formation {
         nonce_.clear();  // the one followed was an earlier run's
       } else if (leader_is_gone) {
         throw_lost_in_init(0, rank_);
+      } else if (presence_->is_member(0) && !store_.check({word("go")})) {
+        throw rank_taken(taken_twice());
       }
     }
   }

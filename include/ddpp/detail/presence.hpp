@@ -44,6 +44,8 @@ class presence {
   }
 
   bool is_there(int peer) { return has_come(peer) && is_held(peer); }
+  /// Of one that had come before.
+  bool is_member(int peer) { return held_ && !has_come(peer); }
   bool is_gone(int peer) { return has_come(peer) && !is_held(peer) && has_come(peer); }
 
   /// On rank 0: the first that is gone.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ddpp/concepts.hpp>
+#include <ddpp/detail/await_key.hpp>
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/flight_recorder.hpp>
 #include <ddpp/detail/fork_guard.hpp>
@@ -379,14 +380,22 @@ struct gathering {
 }
 
 /// Says that this rank has become a member. Who serves the store waits for all the others, who need it until
-/// then. `failed` tells that the group has failed meanwhile.
+/// then. `failed` tells that the group has failed meanwhile. A store that lives on keeps no keys of the
+/// group: the last to settle deletes them, `go` first (see join_group.hpp), and who was waiting for that the
+/// rest.
 template <class Failed>
 void settle(const gathering& group, Failed&& failed) {
   const bootstrap& boot = group.boot;
   if (boot.size == 1) return;
   try {
     group.mine->settle();
-    if (boot.store->add("settled", 1) == boot.size) boot.store->set("all settled", "");
+    if (group.serves_the_store) boot.store->set("awaited", "");
+    if (boot.store->add("settled", 1) == boot.size) {
+      boot.store->delete_key("go");
+      for (int r = 1; r < boot.size; ++r) boot.store->delete_key(text("rank/", r));
+      boot.store->delete_key("settled");
+      if (boot.store->check({"awaited"})) boot.store->set("all settled", "");
+    }
   } catch (const init_error&) {
     // Of the store another process may let go as soon as it has read this, or the group has failed.
     if (group.serves_the_store) throw;
@@ -400,6 +409,7 @@ void settle(const gathering& group, Failed&& failed) {
       throw timeout_error("init: some ranks came together with this one but did not become members in time");
     }
   }
+  if (group.serves_the_store) forget_keys(boot, {"awaited", "all settled"});
 }
 
 }  // namespace detail
