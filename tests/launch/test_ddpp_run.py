@@ -110,6 +110,10 @@ class WhatRanksAreTold(LaunchCase):
         self.assertNotEqual(first.output, second.output)
         self.assertEqual(self.run_job(run(script), {"DDPP_SECRET": "given"}).output, "[0] given\n")
 
+    def test_each_leads_a_session(self):
+        script = self.script("import os; print(os.getsid(0) == os.getpid())\n")
+        self.assertEqual(self.run_job(run(script)).output, "[0] True\n")
+
     def test_signals_are_as_they_were(self):
         script = self.script("import signal\nprint(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,\n"
                              "      signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
@@ -367,6 +371,13 @@ class Ends(LaunchCase):
                 job.finish()
                 self.assert_ended(job, 0)
                 self.assertEqual(sorted(job.output.splitlines()), ["[0] got it", "[1] got it"])
+
+    def test_signal_that_no_process_of_a_rank_handles(self):
+        with Job(run("--signals-to-handle", "USR1", "sh", "-c", "echo ready; exec sleep 600")) as job:
+            job.read_until("[0] ready")
+            job.process.send_signal(signal.SIGUSR1)
+            job.finish()
+            self.assert_ended(job, 128 + signal.SIGUSR1)
 
     def test_whoever_of_the_launcher_is_killed_nothing_is_left(self):
         for which in ("the one that was started", "the one that works"):

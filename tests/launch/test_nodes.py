@@ -153,6 +153,13 @@ class Nodes(LaunchCase):
         for job in jobs:
             self.assertIn("rank 1 failed first", job.errors)
 
+    def test_one_that_follows_waits_for_the_first(self):
+        follower = '{"message": {"message": "lost it", "extraInfo": {"ddpp_follows_another": "1"}}}'
+        jobs = [self.start("--node-rank", node, "sh", "-c",
+                           f"if [ $RANK = 1 ]; then echo '{follower}' > $TORCHELASTIC_ERROR_FILE; touch {self.folder}/gone; exit 1; fi; "
+                           f"until [ -e {self.folder}/gone ]; do sleep 0.01; done; sleep 0.2; exit 6", nodes=2) for node in (0, 1)]
+        self.finish(jobs, 6, 6)
+
     def test_all_start_again(self):
         jobs = [self.start("--node-rank", node, "--nproc-per-node", 2, "--max-restarts", 1, RANK, "die") for node in range(3)]
         self.finish(jobs, 0, 0, 0)
@@ -183,9 +190,10 @@ class Nodes(LaunchCase):
             for i, job in enumerate(jobs):
                 job.read_until(f"[{i}] ready")
             lost = jobs.pop(node)
-            for pid in lost.running():  # as if its host had stopped
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            for number in (signal.SIGSTOP, signal.SIGKILL):  # all at once, as if its host had stopped
+                for pid in lost.running():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
             self.finish(jobs, 1, 1)
             for job in jobs:
                 self.assertRegex(job.errors, "lost the node that serves" if node == 0 else f"lost node {node}: ddpp-run on ")
