@@ -6,14 +6,17 @@
 #include <ddpp/spawn.hpp>
 #include <ddpp/visit_backend.hpp>
 
+#include <chrono>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <sys/types.h>
 #include <type_traits>
 #include <vector>
 
 #include "../support/process.hpp"
+#include "../support/ranks.hpp"
 
 using support::open_descriptors;
 
@@ -83,4 +86,19 @@ TEST_CASE("init: one rank leaves at once, whichever serves the store") {
     for (int i = 0; i < 10; ++i) ddpp::init<ddpp::shm>({.init_method = url, .rank = rank, .world_size = 3});
     for (int i = 0; i < 10; ++i) ddpp::init<ddpp::tcp>({.init_method = url, .rank = rank, .world_size = 3});
   });
+}
+
+TEST_CASE("fifty jobs start at once: no address is in use, and none meets another") {
+  std::vector<pid_t> jobs;
+  for (int job = 0; job < 50; ++job) {
+    jobs.push_back(support::fork_child([job] {
+      ddpp::spawn(2, [job](int) {
+        auto comm = ddpp::init<ddpp::tcp>({.timeout = std::chrono::minutes(1)});
+        std::vector<int> values{job, 1};
+        ddpp::all_reduce(comm, values);
+        if (values != std::vector<int>{2 * job, 2}) throw std::logic_error("another job's numbers");
+      });
+    }));
+  }
+  for (const pid_t job : jobs) CHECK(support::status_of(job) == 0);
 }
