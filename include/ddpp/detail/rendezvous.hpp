@@ -389,7 +389,7 @@ void settle(const gathering& group, Failed&& failed) {
   if (boot.size == 1) return;
   try {
     group.mine->settle();
-    if (group.serves_the_store) boot.store->set("awaited", "");
+    if (group.serves_the_store) boot.store->add("awaited", 1);
     if (boot.store->add("settled", 1) == boot.size) {
       boot.store->delete_key("go");
       for (int r = 1; r < boot.size; ++r) boot.store->delete_key(text("rank/", r));
@@ -409,7 +409,9 @@ void settle(const gathering& group, Failed&& failed) {
       throw timeout_error("init: some ranks came together with this one but did not become members in time");
     }
   }
-  if (group.serves_the_store) forget_keys(boot, {"awaited", "all settled"});
+  if (group.serves_the_store && boot.store->add("awaited", -1) == 0) {
+    forget_keys(boot, {"awaited", "all settled"});
+  }
 }
 
 }  // namespace detail
