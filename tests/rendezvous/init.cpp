@@ -6,7 +6,9 @@
 #include <ddpp/spawn.hpp>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <doctest/doctest.h>
@@ -555,6 +557,78 @@ TEST_CASE("ranks meet in a file, which is gone afterwards; a stale one does no h
     });
     CHECK_FALSE(std::filesystem::exists(path));
   }
+}
+
+enum class ending { well, killed, never };
+
+/// A rank of two that looks for what an earlier run has said, says something, and ends in this way; 2 if it
+/// has seen something. `url` empty: as torchrun starts it, under the same id each time.
+pid_t start_rank(const std::string& url, int rank, ending how) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  const std::string number = std::to_string(rank), id = "ddpp-test-" + std::to_string(::getppid());
+  for (const auto& [name, value] :
+       std::initializer_list<std::pair<const char*, std::string>>{{"RANK", number},
+                                                                  {"LOCAL_RANK", number},
+                                                                  {"WORLD_SIZE", "2"},
+                                                                  {"LOCAL_WORLD_SIZE", "2"},
+                                                                  {"MASTER_ADDR", "127.0.0.1"},
+                                                                  {"MASTER_PORT", "29500"},
+                                                                  {"TORCHELASTIC_RUN_ID", id},
+                                                                  {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                                                  {"TORCHELASTIC_USE_AGENT_STORE", "True"}}) {
+    ::setenv(name, value.c_str(), 1);
+  }
+  int status = 1;
+  try {
+    const auto group = come_together({.init_method = url, .timeout = 20s});
+    ddpp::store& store = *group.boot.store;
+    status = store.check({"word"}) || store.check({"looked 0", "looked 1"}) ? 2 : 0;
+    store.set("looked " + number, "");
+    store.wait({"looked 0", "looked 1"});
+    store.set("word", "of this run");
+    if (how == ending::well) ddpp::detail::settle(group, [] { return false; });
+    if (how == ending::killed && status == 0) ::raise(SIGKILL);
+    while (how == ending::never) ::pause();
+  } catch (...) {
+    status = status == 2 ? 2 : 1;
+  }
+  ::_exit(status);
+}
+
+TEST_CASE("the same run again: after success, after a crash, and while a rank of the crashed one lingers") {
+  const auto status_of = [](pid_t pid) {
+    int status = 0;
+    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+  };
+  const std::string path = scratch_path();
+  for (const std::string& url : {"file://" + path, std::string(), unused_url()}) {
+    CAPTURE(url);
+    std::vector<pid_t> lingering;
+    for (const ending how : {ending::well, ending::well, ending::killed, ending::well, ending::never,
+                             ending::well, ending::well}) {
+      if (how == ending::never && url != "file://" + path) continue;
+      const pid_t rank_0 = start_rank(url, 0, how == ending::never ? ending::well : how);
+      const pid_t rank_1 = start_rank(url, 1, how);
+      const int expected = how == ending::killed ? 256 + SIGKILL : 0;
+      CHECK(status_of(rank_0) == expected);
+      if (how == ending::never) {
+        lingering.push_back(rank_1);
+        continue;
+      }
+      const int other = status_of(rank_1);
+      const bool lost_the_store = how == ending::killed && other == 1;  // it was in rank 0
+      CHECK((lost_the_store || other == expected));
+    }
+    for (const pid_t each : lingering) {
+      ::kill(each, SIGKILL);
+      CHECK(status_of(each) == 256 + SIGKILL);
+    }
+  }
+  CHECK(std::filesystem::exists(path));  // as the one that lingered was killed
+  std::filesystem::remove(path);
 }
 
 TEST_CASE("a store that the user made, threads and processes") {
