@@ -52,6 +52,10 @@ def system(*command):
     subprocess.run(command, check=True)
 
 
+def child_of(process):
+    return int(pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+
+
 class Host:
     """One host, with an interface eth0 on the switch."""
 
@@ -72,8 +76,7 @@ class Host:
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if self._outer.stdout.readline() != "ready\n":
             raise RuntimeError(f"host {name} did not come up: {self._outer.communicate()[1]}")
-        children = pathlib.Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
-        self._first = int(children.read_text().split()[0])
+        self._first = child_of(self._outer)
         self._cables = []
         self.add_interface("eth0", switch, self.ipv4, self.ipv6)
 
@@ -190,6 +193,9 @@ class Ranks:
             if said != line:
                 others = "".join(f"\nrank {r}: {status}: {text}" for r, (status, text) in enumerate(self.outcomes()))
                 raise AssertionError(f"rank {rank} said {said!r} instead of {line!r}, and then:{others}")
+
+    def process_id(self, rank):
+        return child_of(self.processes[rank])
 
     def tell(self, line):
         for process in self.processes:

@@ -7,7 +7,9 @@ usage: test_hosts.py --rank PROGRAM [--conformance PROGRAM] [--train PROGRAM] [C
 Cases that take long run only where DDPP_TEST_FULL is set, or where they are named.
 """
 import argparse
+import json
 import os
+import pathlib
 import re
 import signal
 import sys
@@ -94,6 +96,17 @@ def one_kind_of_address(network):
         ranks.check_all_end_well()
 
 
+def recorded_address(ranks, rank, record):
+    """What the rank writes into its flight record when it is asked."""
+    file = pathlib.Path(f"{record}.world.rank{rank}.json")
+    file.unlink(missing_ok=True)
+    os.kill(ranks.process_id(rank), signal.SIGUSR2)
+    until = time.monotonic() + hosts.PATIENCE
+    while not file.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    return json.loads(file.read_text())["address"]
+
+
 def chosen_interfaces(network):
     """A second interface with overlapping routes, whose name begins with another's."""
     a, b, c = network.hosts
@@ -103,7 +116,12 @@ def chosen_interfaces(network):
         others[host] = f"10.77.0.{100 + host.number}"
     firsts = {host: host.ipv4 for host in network.hosts}
     for choice, used in (("eth0.1", others), ("eth0", firsts), ("^eth0", others), ("^eth0.1,lo", firsts), ("eth7,eth0.1", others)):
-        with meet([a, b, c, c], a.ipv4, environment={"DDPP_SOCKET_IFNAME": choice}) as ranks:
+        record = hosts.SCRATCH / "record"
+        environment = {"DDPP_SOCKET_IFNAME": choice, "DDPP_FLIGHT_RECORDER": str(record)}
+        with meet([a, b, c, c], a.ipv4, environment=environment) as ranks:
+            for rank, host in enumerate(network.hosts):
+                said = recorded_address(ranks, rank, record)
+                check(said == used[host], f"{choice}: {host.name} records {said}")
             for host in network.hosts:
                 check(listening(host) <= {used[host], a.ipv4}, f"{choice}: {host.name} listens at {listening(host)}")
                 ends = ends_of_connections(host)

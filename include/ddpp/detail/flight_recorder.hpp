@@ -110,9 +110,11 @@ class recent_operations {
 /// Of one rank of one group. Thread-safe.
 class flight_recorder {
  public:
-  /// Writes to "<prefix>.rank<rank>.json"; where this process has a recorder with that file, to
+  /// `address`: where the rank has reached the others from. Writes to "<prefix>.rank<rank>.json"; where this
+  /// process has a recorder with that file, to
   /// "<prefix>-2..."
-  flight_recorder(const std::string& prefix, const char* transport, int rank, int size);
+  flight_recorder(const std::string& prefix, const char* transport, const std::string& address, int rank,
+                  int size);
   ~flight_recorder();
   flight_recorder(const flight_recorder&) = delete;
   flight_recorder& operator=(const flight_recorder&) = delete;
@@ -161,12 +163,12 @@ class flight_recorder {
 
   [[gnu::cold]] std::string json(const std::string& why) const {
     const std::lock_guard lock(mutex_);
-    std::string out =
-        text("{\"ddpp_flight_recorder\": 1,\n \"group\": ",
-             json_string(std::string_view(prefix_).substr(prefix_.rfind('/') + 1)), ",\n \"transport\": \"",
-             transport_, "\",\n \"rank\": ", rank_, ",\n \"size\": ", size_, ",\n \"pid\": ", ::getpid(),
-             ",\n \"written\": ", seconds(std::chrono::system_clock::now()),
-             ",\n \"reason\": ", json_string(why), ",\n \"collectives\": [");
+    std::string out = text("{\"ddpp_flight_recorder\": 1,\n \"group\": ",
+                           json_string(std::string_view(prefix_).substr(prefix_.rfind('/') + 1)),
+                           ",\n \"transport\": \"", transport_, "\",\n \"address\": ", json_string(address_),
+                           ",\n \"rank\": ", rank_, ",\n \"size\": ", size_, ",\n \"pid\": ", ::getpid(),
+                           ",\n \"written\": ", seconds(std::chrono::system_clock::now()),
+                           ",\n \"reason\": ", json_string(why), ",\n \"collectives\": [");
     const char* separator = "\n  ";
     collectives_.for_each([&](const auto& entry) {
       const fingerprint& print = entry.what;
@@ -196,6 +198,7 @@ class flight_recorder {
 
   std::string prefix_;
   const char* const transport_;
+  const std::string address_;
   const int rank_, size_;
   std::atomic<bool> has_failed_{false};
   std::mutex dumping_;
@@ -316,8 +319,8 @@ class recorder_registry {
 };
 
 [[gnu::cold]] inline flight_recorder::flight_recorder(const std::string& prefix, const char* transport,
-                                                      int rank, int size)
-    : prefix_(prefix), transport_(transport), rank_(rank), size_(size) {
+                                                      const std::string& address, int rank, int size)
+    : prefix_(prefix), transport_(transport), address_(address), rank_(rank), size_(size) {
   recorder_registry::instance().add(this);
 }
 

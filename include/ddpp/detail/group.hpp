@@ -67,7 +67,8 @@ class group {
       : boot_(boot), options_(options), timeout_(boot.timeout), transport_(boot, options) {
     boot_.check_peers = {};  // they have come
     if (!boot_.flight_recorder.empty()) {
-      recorder_ = std::make_unique<flight_recorder>(boot_.flight_recorder, T::name.data(), rank(), size());
+      recorder_ = std::make_unique<flight_recorder>(boot_.flight_recorder, T::name.data(), boot_.host, rank(),
+                                                    size());
     }
   }
   group(const group&) = delete;
