@@ -27,6 +27,11 @@ def run(*arguments):
     return [DDPP_RUN, *arguments]
 
 
+def worker_of(launcher):
+    """Of ddpp-run's two processes the one that the other keeps."""
+    return int(open(f"/proc/{launcher}/task/{launcher}/children").read().split()[0])
+
+
 class WhatRanksAreTold(LaunchCase):
     def test_variables(self):
         names = ["RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS",
@@ -193,6 +198,12 @@ class Output(LaunchCase):
             of_rank[rank] += 1
         self.assertEqual(set(of_rank.values()), {10001})
         self.assertTrue(job.output.endswith("no newline\n"))
+
+    def test_lines_stay_whole_beside_another_writer(self):
+        script = self.script("import sys\nfor i in range(5000): sys.stdout.write('x' * 97 + '\\n')\n")
+        job = self.run_job(["sh", "-c", '"$0" "$@" & "$0" "$@"; wait', *run("--nproc-per-node", 2, script)])
+        self.assertEqual({line[3:] for line in job.output.splitlines()}, {" " + "x" * 97})
+        self.assertEqual(len(job.output.splitlines()), 20000)
 
     def test_long_lines_and_any_bytes(self):
         script = self.script("import sys\nsys.stdout.buffer.write(b'a' * 300000 + b'\\n' + bytes(range(128, 256)) + b'\\n')\n")
@@ -372,6 +383,12 @@ class Ends(LaunchCase):
                 self.assert_ended(job, 0)
                 self.assertEqual(sorted(job.output.splitlines()), ["[0] got it", "[1] got it"])
 
+    def test_terminal_signals_one_of_the_two_processes(self):
+        """Or what is typed there would come twice: from the terminal, and passed on."""
+        with Job(run("sh", "-c", "echo ready; sleep 600")) as job:
+            job.read_until("[0] ready")
+            self.assertNotEqual(os.getpgid(worker_of(job.process.pid)), os.getpgid(job.process.pid))
+
     def test_signal_that_no_process_of_a_rank_handles(self):
         with Job(run("--signals-to-handle", "USR1", "sh", "-c", "echo ready; exec sleep 600")) as job:
             job.read_until("[0] ready")
@@ -387,7 +404,7 @@ class Ends(LaunchCase):
                     job.read_until("[0] ready", "[1] ready")
                     victim = job.process.pid
                     if which == "the one that works":
-                        victim = int(open(f"/proc/{victim}/task/{victim}/children").read().split()[0])
+                        victim = worker_of(victim)
                     os.kill(victim, signal.SIGKILL)
                     self.assertEqual(abs(job.process.wait(60)) % 128, signal.SIGKILL)
                     job.wait_until_none_runs()
@@ -478,8 +495,7 @@ class ProcessOne(LaunchCase):
             with Job(command) as job:
                 job.read_until("[0] ready", "[1] ready")
                 if ending == "sleep 600":
-                    launcher = int(open(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read().split()[0])
-                    os.kill(launcher, signal.SIGTERM)
+                    os.kill(worker_of(job.process.pid), signal.SIGTERM)  # unshare's child
                     status = 128 + signal.SIGTERM
                 job.finish()
                 self.assert_ended(job, status)
