@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // The suite on ranks that somebody else has started, on several hosts perhaps (tests/hosts): each process
-// runs all cases, and has a child be its rank of each group that is large enough.
+// runs all cases, and has a child be its rank of each group that is large enough, or is the rank itself where
+// its launcher knows no children (tests/mpi).
 #pragma once
 
 #include <ddpp/communicator.hpp>
@@ -18,17 +19,16 @@
 
 namespace conformance {
 
-/// Started with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and DDPP_TEST_RANKS=outside.
+/// Started with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and DDPP_TEST_RANKS=outside, or =itself.
 class outside {
  public:
   /// Null where the suite starts ranks itself.
   static outside* instance() {
     static outside only;
-    static const char* const said = std::getenv("DDPP_TEST_RANKS");
-    return said != nullptr && std::string(said) == "outside" ? &only : nullptr;
+    return only.said_ == "outside" || only.said_ == "itself" ? &only : nullptr;
   }
 
-  /// See on_ranks. What f throws, or `init`, is a spawn_error. Nothing where there are fewer than n ranks.
+  /// See on_ranks. What a child throws is a spawn_error. Nothing where there are fewer than n ranks.
   template <class T, class A, class F>
   void run(int n, F& f, std::chrono::milliseconds timeout, std::chrono::milliseconds init_timeout) {
     if (here_.rank == 0 && !store_) {  // the ranks come and go, and the store stays
@@ -36,7 +36,7 @@ class outside {
     }
     const std::string group = "group " + std::to_string(groups_++);
     if (here_.rank >= n || n > here_.size) return;
-    ddpp::spawn(1, [&](int) {
+    const auto be_rank = [&](int) {
       auto comm = ddpp::init<T, A>({.init_method = "tcp://" + master_ + ":" + port_,
                                     .rank = here_.rank,
                                     .world_size = n,
@@ -44,17 +44,22 @@ class outside {
                                     .init_timeout = init_timeout,
                                     .group_name = group});
       ddpp::detail::run_rank(comm, f);
-    });
+    };
+    if (said_ == "itself")
+      be_rank(here_.rank);
+    else
+      ddpp::spawn(1, be_rank);
   }
 
  private:
   outside() {
     if (const char* const master = std::getenv("MASTER_ADDR")) master_ = master;
     if (const char* const port = std::getenv("MASTER_PORT")) port_ = port;
+    if (const char* const said = std::getenv("DDPP_TEST_RANKS")) said_ = said;
   }
 
   const ddpp::detail::launched here_ = ddpp::detail::read_environment();
-  std::string master_, port_;
+  std::string master_, port_, said_;
   std::optional<ddpp::tcp_store> store_;
   int groups_ = 0;
 };

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSL-1.0
+"""The backend mpi under mpirun. With Open MPI where it is installed; under --full (scripts/test installs both) also with MPICH, for
+which the programs are compiled here.
+
+usage: test_mpi.py RANK CONFORMANCE INCLUDE_DIR COMPILER...      RANK and CONFORMANCE are '-' where there is no Open MPI
+"""
+import os
+import pathlib
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+FULL = bool(os.environ.get("DDPP_TEST_FULL"))
+OPEN_MPI = [word if word == "-" else os.path.abspath(word) for word in sys.argv[1:3]]
+INCLUDE, COMPILER = sys.argv[3], sys.argv[4:]
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# MPI cannot tell who has died or left, nor who has not come; two ask for ranks that are children of one process.
+EXCLUDED = ["*has died*", "*has left*", "who does not come is named", "*when the same program runs again*",
+            "who waits for a root that has nothing for it*"]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+class OpenMpi(unittest.TestCase):
+    MPIRUN = ["mpirun.openmpi", "--oversubscribe", "--mca", "btl_tcp_if_include", "lo", "--mca", "oob_tcp_if_include", "lo",
+              "--mca", "mpi_yield_when_idle", "1", "-n"]
+
+    @classmethod
+    def setUpClass(cls):
+        if OPEN_MPI[0] == "-" or not shutil.which(cls.MPIRUN[0]):
+            assert not FULL, "--full installs Open MPI"
+            raise unittest.SkipTest("there is no Open MPI")
+        cls.rank, cls.conformance = OPEN_MPI
+
+    def start(self, command, limit, **environment):
+        kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+        job = subprocess.Popen([str(word) for word in command], env={**kept, **AS_ROOT, **environment}, text=True, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            output, _ = job.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGKILL)
+            self.fail(f"{command} has not ended within {limit} s: {job.communicate()[0][-3000:]}")
+        return job.returncode, output
+
+    def run_ranks(self, number, *words, **environment):
+        return self.start([*self.MPIRUN, number, *words], 100, **environment)
+
+    def assert_done(self, number, what):
+        status, output = self.run_ranks(number, self.rank, what)
+        self.assertEqual(status, 0, output)
+        for rank in range(number):
+            self.assertIn(f"rank {rank} of {number}: done", output)
+
+    def test_what_ranks_do(self):
+        for what in ("types", "groups", "training", "mismatch"):
+            with self.subTest(what):
+                self.assert_done(3, what)
+        self.assert_done(4, "types")
+
+    def test_levels_of_checking(self):
+        self.assert_done(2, "levels")
+
+    def test_a_program_that_begins_and_ends_mpi_itself(self):
+        self.assert_done(2, "own")
+
+    def test_too_few_threads(self):
+        self.assert_done(2, "single")
+
+    def test_an_exception_ends_the_job(self):
+        status, output = self.run_ranks(3, self.rank, "throw")
+        self.assertNotEqual(status, 0, output)
+        self.assertIn("rank 1 has had enough", output)
+
+    def test_ranks_that_no_mpirun_has_started(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = [subprocess.Popen([self.rank, "strangers"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                      env={**os.environ, **AS_ROOT, "RANK": str(rank), "WORLD_SIZE": "2",
+                                           "DDPP_INIT_METHOD": f"file://{folder}/store"}) for rank in range(2)]
+            for rank in ranks:
+                try:
+                    output, _ = rank.communicate(timeout=60)
+                except subprocess.TimeoutExpired:
+                    rank.kill()
+                    self.fail(rank.communicate()[0])
+                self.assertEqual(rank.returncode, 0, output)
+
+    def test_conformance(self):
+        for number in (2, 3, 4) if FULL else (4,):
+            with self.subTest(ranks=number):
+                status, output = self.start(
+                    [*self.MPIRUN, number, self.conformance, "--no-colors", "--test-suite-exclude=full",
+                     "--test-case-exclude=" + ",".join(EXCLUDED)], 300,
+                    DDPP_TEST_RANKS="itself", DDPP_TEST_MOST_RANKS=str(number), DDPP_SECRET=secrets.token_hex(16),
+                    MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+                self.assertEqual(status, 0, output[-6000:])
+                self.assertEqual(output.count(" passed, 0 failed"), number, output[-6000:])
+
+
+class Mpich(OpenMpi):
+    MPIRUN = ["mpirun.mpich", "-n"]
+
+    @classmethod
+    def setUpClass(cls):
+        if not FULL:
+            raise unittest.SkipTest("only under --full")
+        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "mpich"], capture_output=True, text=True, check=True).stdout.split()
+        flags = [flag.replace("-I", "-isystem", 1) for flag in flags]
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        common = [*COMPILER, "-std=c++20", "-O0", "-I", INCLUDE, "-pthread"]
+        cls.rank, cls.conformance = cls.folder.name + "/rank", cls.folder.name + "/conformance"
+        subprocess.run([*common, HERE / "rank.cpp", "-o", cls.rank, *flags, "-ldl"], check=True)
+        subprocess.run([*common, '-DDDPP_TEST_TRANSPORT=support::checked_mpi',
+                        '-DDDPP_TEST_TRANSPORT_HEADER="../mpi/checked_mpi.hpp"', HERE.parent / "conformance" / "suite.cpp",
+                        HERE.parent / "main.cpp", "-o", cls.conformance, *flags, "-ldl"], check=True)
+
+
+if __name__ == "__main__":
+    result = unittest.main(argv=sys.argv[:1], exit=False, verbosity=2).result
+    failed, skipped = len(result.failures) + len(result.errors), len(result.skipped)
+    for test, reason in result.skipped:
+        print(f"skip mpi/{test.id()}: {reason}")
+    print(f"{result.testsRun - failed} passed, {failed} failed, {skipped} skipped")
+    sys.exit(failed != 0)
