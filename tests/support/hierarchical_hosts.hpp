@@ -25,4 +25,19 @@ class hierarchical_hosts : public ddpp::hierarchical<ddpp::shm, ddpp::tcp> {
   }
 };
 
+static_assert(ddpp::transport<hierarchical_hosts>);
+static_assert(ddpp::has_control_plane<hierarchical_hosts>);
+static_assert(ddpp::has_agreement<hierarchical_hosts>);
+static_assert(ddpp::has_receive_view<hierarchical_hosts>);
+static_assert(!ddpp::has_shared_slots<hierarchical_hosts>);
+static_assert(!ddpp::has_symmetric_memory<hierarchical_hosts>);
+static_assert(ddpp::has_background_progress<hierarchical_hosts>);
+static_assert(ddpp::has_barrier<hierarchical_hosts>);
+static_assert(ddpp::has_broadcast<hierarchical_hosts, float>);
+static_assert(ddpp::has_all_gather<hierarchical_hosts, float>);
+static_assert(ddpp::has_all_reduce<hierarchical_hosts, float, ddpp::sum_t>);
+static_assert(!ddpp::has_all_reduce<hierarchical_hosts, ddpp::half, ddpp::sum_t>);
+static_assert(ddpp::has_reduce_scatter<hierarchical_hosts, float, ddpp::sum_t>);
+static_assert(!ddpp::has_reduce_scatter<hierarchical_hosts, ddpp::bfloat16, ddpp::sum_t>);
+
 }  // namespace support
