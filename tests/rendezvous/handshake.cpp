@@ -257,7 +257,11 @@ std::string deceived(wire::challenge asked,
     const descriptor peer = accept_on(listener.get());
     wire::proven_introduction said;
     send_all(peer.get(), wire::bytes_of(asked), soon());
-    if (receive_all(peer.get(), wire::bytes_of(said), soon()) != transfer::done) return;
+    const wire::challenge right;
+    const bool is_ours = asked.magic == right.magic && asked.version == right.version;
+    const bool has_answered = receive_all(peer.get(), wire::bytes_of(said), soon()) == transfer::done;
+    CHECK(has_answered == (is_ours && asked.mode == wire::mode::proven));
+    if (!has_answered) return;
     wire::verdict verdict = lie(said);
     send_all(peer.get(), wire::bytes_of(verdict), soon());
     std::byte more{};  // nothing of the job may follow
