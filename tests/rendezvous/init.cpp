@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: BSL-1.0
 // How ranks come together, and every way in which they can fail to.
+#include <ddpp/backends/tcp.hpp>
+#include <ddpp/barrier.hpp>
+#include <ddpp/communicator.hpp>
 #include <ddpp/detail/rendezvous.hpp>
 #include <ddpp/environment.hpp>
 #include <ddpp/hash_store.hpp>
+#include <ddpp/init.hpp>
 #include <ddpp/spawn.hpp>
 
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <doctest/doctest.h>
@@ -724,6 +729,28 @@ TEST_CASE("a rank dies while the others wait: they are told at once") {
     CHECK(says(told_of_death(url, 0, 1), "rank 0 died"));
     CHECK(says(told_of_death(url, 1, 0), "rank 1 died"));
   }
+}
+
+/// Seconds from before the first fork until all ranks have come together over tcp and met at a barrier.
+double seconds_to_start(int ranks) {
+  const auto begin = std::chrono::steady_clock::now();
+  ddpp::spawn(ranks, [](int) {
+    auto comm = ddpp::init<ddpp::tcp>({.timeout = 300s});
+    ddpp::barrier(comm);
+  });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf("%d ranks have started, met and ended within %.2f s\n", ranks, seconds);
+  return seconds;
+}
+
+TEST_CASE(
+    "many ranks on one machine start in seconds, and their time grows with their number, not its square" *
+    doctest::timeout(600)) {
+  const char* const full = std::getenv("DDPP_TEST_FULL");
+  const int most = full != nullptr && *full != '\0' ? 256 : 64;
+  const double few = seconds_to_start(most / 4), many = seconds_to_start(most);
+  CHECK(many < 12 * few + 2);
+  CHECK(many < 120);
 }
 
 TEST_CASE("a world of one meets nobody") {

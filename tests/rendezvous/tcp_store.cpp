@@ -8,45 +8,26 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
 
+#include "../skip.hpp"
+#include "../support/process.hpp"
+
 using ddpp::tcp_store;
+using support::in_child;
+using support::open_descriptors;
 using namespace std::chrono_literals;
 
 namespace {
-
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd"))
-    count += each.exists() ? 1 : 0;
-  return count;
-}
 
 tcp_store server_on_any_port() { return tcp_store("127.0.0.1", 0, tcp_store::server, {.timeout = 20s}); }
 
 tcp_store client_of(const tcp_store& server) {
   return tcp_store("127.0.0.1", server.port(), tcp_store::client, {.timeout = 20s});
-}
-
-/// What a child says by its exit status; 255 if a signal ended it.
-template <class F>
-int in_child(F&& f) {
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    int status = 254;
-    try {
-      status = f();
-    } catch (...) {
-    }
-    ::_exit(status);
-  }
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
 }
 
 }  // namespace
@@ -223,6 +204,48 @@ TEST_CASE("tcp_store: 64 clients in threads, with strangers at the door") {
   strangers.join();
   CHECK(right == 64);
   CHECK(server.add("sum", 0) == 64 * 50 * 49 / 2);
+}
+
+TEST_CASE("tcp_store: thousands of clients wait at one server, and one key wakes them all") {
+  using namespace ddpp::detail;
+  constexpr std::size_t clients = 2'000;
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit enough{before.rlim_max, before.rlim_max};
+  if (before.rlim_max < 2 * clients + 200 || ::setrlimit(RLIMIT_NOFILE, &enough) != 0) {
+    return ddpp::testing::skip("the limit of open files is too low");
+  }
+  {
+    tcp_store server("127.0.0.1", 0, tcp_store::server, {.timeout = 60s, .secret = "s"});
+    const auto until = std::chrono::steady_clock::now() + 100s;
+    std::string wait, later;
+    encode(wait, store_wire::request::wait, std::vector<std::string_view>{"start", "early"});
+    encode(later, store_wire::request::add, std::vector<std::string_view>{"woken", "1"});
+    std::vector<descriptor> all;
+    server.set("early", "");
+    while (all.size() < clients) {
+      all.push_back(
+          connect_and_prove("127.0.0.1", server.port(), {"s"}, {purpose::store, {}, -1, -1}, until));
+      REQUIRE(send_all(all.back().get(), std::as_bytes(std::span(wait)), until) == transfer::done);
+    }
+    CHECK(support::running_threads() == 2);  // this one and the server's
+    CHECK(server.add("woken", 0) == 0);
+    server.set("start", "");
+    for (const descriptor& each : all) {
+      store_wire::header answer;
+      REQUIRE(receive_all(each.get(), std::as_writable_bytes(std::span(&answer, 1)), until) ==
+              transfer::done);
+      CHECK(answer.code == static_cast<std::uint32_t>(store_wire::reply::ok));
+      REQUIRE(send_all(each.get(), std::as_bytes(std::span(later)), until) == transfer::done);
+    }
+    for (const descriptor& each : all) {
+      store_wire::header answer;
+      REQUIRE(receive_all(each.get(), std::as_writable_bytes(std::span(&answer, 1)), until) ==
+              transfer::done);
+    }
+    CHECK(server.get("woken") == std::to_string(clients));
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_CASE("tcp_store: one client object, many threads, one of them waiting") {
