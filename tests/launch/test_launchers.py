@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import shutil
 import socket
 import subprocess
@@ -27,6 +28,15 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
+
+
+def job_with_a_free_port():
+    """The batch scripts make their port from the last four digits of the job's number."""
+    while True:
+        job = random.randrange(100000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", 20000 + job % 10000))
+            return job
 
 
 class Faked(LaunchCase):
@@ -173,18 +183,20 @@ class Examples(LaunchCase):
                     'per_node=$((SLURM_NTASKS / SLURM_NNODES))\n'
                     'for ((i = 0; i < SLURM_NTASKS; ++i)); do\n'
                     '  SLURM_PROCID=$i SLURM_NODEID=$((i / per_node)) SLURM_LOCALID=$((i % per_node)) SLURM_STEP_ID=0 "$@" &\n'
-                    'done\nwait\n'}.items():
+                    'done\n'
+                    'for task in $(jobs -p); do wait "$task" || exit; done\n'}.items():
             (tools / name).write_text(text)
             (tools / name).chmod(0o755)
         (tools / "ddpp-run").symlink_to(DDPP_RUN)
-        job_number = int(free_port()) - 20000  # % 10000 is what the scripts take
         slurm = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_NNODES": "2",
-                 "SLURM_JOB_ID": str(job_number % 10000 + 10000)}
+                 "SLURM_JOB_ID": str(job_with_a_free_port())}
         job = self.run_job(["bash", EXAMPLES / "slurm" / "ranks_by_srun.sbatch", RANK],
                            {**slurm, "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"})
+        self.assert_ended(job, 0)
         self.assertEqual(sorted(job.output.splitlines()), [f"rank {rank} of 4 local {rank % 2} of 2 sum 6" for rank in range(4)])
         job = self.run_job(["bash", EXAMPLES / "slurm" / "ddpp_run_per_node.sbatch", RANK],
                            {**slurm, "SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "2"})
+        self.assert_ended(job, 0)
         self.assertEqual(sorted(job.output.splitlines()),
                          [f"[{rank}] rank {rank} of 4 local {rank % 2} of 2 sum 6" for rank in range(4)])
 
