@@ -65,7 +65,7 @@ class hierarchical {
         layout_(find_hosts(boot, settings.host)),
         inner_(join_host(boot, settings.inner)),
         listening_(*this) {
-    in_formation(boot, [&] { algorithms::dissemination{}.barrier(*everyone(boot.deadline)); });
+    confirm(boot);
   }
   hierarchical(const hierarchical&) = delete;
   hierarchical& operator=(const hierarchical&) = delete;
@@ -268,10 +268,21 @@ class hierarchical {
       throw timeout_error(why);
     } catch (...) {
       outer_.abort({failure_kind::revoked, rank(),
-                    detail::text("rank ", rank(), " could not join the ranks on its host: ",
-                                 detail::current_exception_text())});
+                    detail::text("rank ", rank(), could_not_join, detail::current_exception_text())});
       throw;
     }
+  }
+
+  /// Waits until all have joined. Whoever knows that goes on: what fails the group then is for this rank's
+  /// first operation to throw.
+  [[gnu::cold]] void confirm(const bootstrap& boot) {
+    in_formation(boot, [&] {
+      try {
+        algorithms::dissemination{}.barrier(*everyone(boot.deadline));
+      } catch (const group_failed& failed) {
+        if (failed.cause().text.find(could_not_join) != std::string::npos) throw;
+      }
+    });
   }
 
   [[noreturn, gnu::cold]] void throw_failed(const failure& cause) const {
@@ -294,6 +305,8 @@ class hierarchical {
    private:
     Outer& outer_;
   };
+
+  static constexpr const char* could_not_join = " could not join the ranks on its host: ";
 
   Outer outer_;
   const detail::host_layout layout_;

@@ -62,6 +62,9 @@ class mpi_runtime {
     if (begun) return;
     int level = 0;
     require_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
+    // MPICH gives errors of messages that have ended to these, not to their own communicator.
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     registered() = this;
     std::atexit([] { registered()->finish(); });
   }
