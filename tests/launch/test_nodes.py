@@ -132,13 +132,12 @@ class Nodes(LaunchCase):
         self.finish([self.start("true", nodes=2, environment={"DDPP_SECRET": "right"}), first], 0, 0)
 
     def test_nodes_must_agree(self):
-        first = self.start("--rdzv-id", "a", "true", nodes=2)
-        wait_until(self.listens, lambda: "nobody listens")
-        for arguments, nodes, says in [(["--rdzv-id", "b"], 2, "--rdzv-id a, this one has b"), (["--rdzv-id", "a"], 3, "--nnodes 2")]:
+        first = self.two_of_one_number(nodes=2)
+        for arguments, nodes, says in [(["--rdzv-id", "b"], 2, "--rdzv-id none, this one has b"), ([], 3, "--nnodes 2, this one has 3")]:
             other = self.start(*arguments, "true", nodes=nodes)
             self.finish([other], 1)
             self.assertIn(says, other.errors)
-        self.finish([self.start("--rdzv-id", "a", "true", nodes=2), first], 0, 0)
+        self.finish([self.start("--node-rank", 0, RANK, nodes=2), first], 0, 0)
 
     def test_failure_of_one_ends_all(self):
         jobs = [self.start("--node-rank", node, "--nproc-per-node", 2, "--grace", 5, "sh", "-c",
