@@ -294,9 +294,9 @@ def chosen_cases():
 def main():
     global programs
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rank", required=True)
-    parser.add_argument("--conformance")
-    parser.add_argument("--train")
+    parser.add_argument("--rank", required=True, type=os.path.abspath)
+    parser.add_argument("--conformance", type=os.path.abspath)
+    parser.add_argument("--train", type=os.path.abspath)
     parser.add_argument("cases", nargs="*")
     programs = parser.parse_args()
     cases = chosen_cases()
