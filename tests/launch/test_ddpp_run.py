@@ -388,6 +388,8 @@ class Ends(LaunchCase):
         with Job(run("sh", "-c", "echo ready; sleep 600")) as job:
             job.read_until("[0] ready")
             self.assertNotEqual(os.getpgid(worker_of(job.process.pid)), os.getpgid(job.process.pid))
+            job.process.terminate()
+            job.finish()
 
     def test_signal_that_no_process_of_a_rank_handles(self):
         with Job(run("--signals-to-handle", "USR1", "sh", "-c", "echo ready; exec sleep 600")) as job:

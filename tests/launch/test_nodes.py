@@ -32,7 +32,7 @@ class Nodes(LaunchCase):
 
     def start(self, *arguments, nodes=3, environment=None):
         command = [DDPP_RUN, "--nnodes", nodes, "--rdzv-endpoint", self.endpoint, "--rdzv-conf", "timeout=50", *arguments]
-        return self.jobs.enter_context(Job(command, environment))
+        return self.jobs.enter_context(Job(command, {"TMPDIR": str(self.folder), **(environment or {})}))
 
     def finish(self, jobs, *statuses):
         for job in jobs:
@@ -89,9 +89,9 @@ class Nodes(LaunchCase):
         self.finish([self.start("--node-rank", 0, RANK, nodes=2), other], 0, 0)
 
     def test_one_too_many_is_refused(self):
-        jobs = [self.start("sh", "-c", f"touch {self.folder}/$RANK; until [ -e {self.folder}/go ]; do sleep 0.02; done", nodes=2)
+        jobs = [self.start("sh", "-c", f"touch {self.folder}/rank.$RANK; until [ -e {self.folder}/go ]; do sleep 0.02; done", nodes=2)
                 for _ in range(2)]
-        wait_until(lambda: len(list(self.folder.iterdir())) == 2, lambda: "they have not started")
+        wait_until(lambda: len(list(self.folder.glob("rank.*"))) == 2, lambda: "they have not started")
         extra = self.start("true", nodes=2)
         self.finish([extra], 1)
         self.assertIn("all nodes have come already: node 0 is", extra.errors)

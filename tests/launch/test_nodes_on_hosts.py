@@ -32,7 +32,7 @@ class NodesOnHosts(LaunchCase):
             number = ["--node-rank", node] if numbered else []
             command = host.command("setpriv", "--pdeathsig", "KILL", DDPP_RUN, "--nnodes", len(on), *number, "--rdzv-endpoint",
                                    endpoint, "--rdzv-conf", "timeout=50", "--grace", 1, *arguments)
-            jobs.append(self.jobs.enter_context(Job(command, {"DDPP_SECRET": secret} if secret else {})))
+            jobs.append(self.jobs.enter_context(Job(command, {"TMPDIR": str(self.folder), **({"DDPP_SECRET": secret} if secret else {})})))
         return jobs
 
     def finish(self, jobs, *statuses):
