@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
-// The upper rows of a column-major matrix have gaps between their columns: they are no parameter; its left
-// columns are. needs: eigen3 expect: error: no matching (function|constructor) expect: mutable_buffer
+// The upper rows of a column-major matrix have gaps between their columns; its left columns have none.
+// needs: eigen3
+// expect: error: no matching (function|constructor)
+// expect: mutable_buffer
 #include <ddpp/adapters/eigen.hpp>
 #include <ddpp/parameter.hpp>
 
