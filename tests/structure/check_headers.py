@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSL-1.0
 """Every header compiles alone, without warnings, and ddpp.hpp stays light.
 
-usage: check_headers.py INCLUDE_DIR COMPILER [ARG...]
+usage: check_headers.py [--public] INCLUDE_DIR COMPILER [ARG...]      --public: not those of detail/
 """
 import functools
 import pathlib
@@ -20,8 +20,10 @@ SDK = {  # headers that need somebody else's: what must compile
 }
 PARTS = {"detail/torch_": "adapters/torch.hpp", "detail/mpi_": "backends/mpi.hpp"}  # beginnings of names
 
-include = pathlib.Path(sys.argv[1])
-compiler = sys.argv[2:]
+arguments = sys.argv[1:]
+public_only = arguments[0] == "--public"
+include, *compiler = arguments[public_only:]
+include = pathlib.Path(include)
 flags = STRICT + ["-pthread", f"-I{include}"]
 
 
@@ -58,6 +60,8 @@ def fail(text):
 
 for header in sorted(include.glob("ddpp/**/*.hpp")):
     name = header.relative_to(include / "ddpp").as_posix()
+    if public_only and name.startswith("detail/"):
+        continue
     adapter = next((sdk for part, sdk in PARTS.items() if name.startswith(part)), name)
     extra = sdk_flags.get(adapter, [])
     needed = SDK.get(adapter)
