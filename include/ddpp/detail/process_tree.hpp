@@ -36,8 +36,8 @@ namespace ddpp::detail {
   }
 }
 
-/// Whether /proc has the numbers that this process knows. (Another's, in a new PID namespace without a /proc of
-/// its own, would name strangers.)
+/// Whether /proc has the numbers that this process knows. (Another's, in a new PID namespace without a /proc
+/// of its own, would name strangers.)
 [[gnu::cold]] inline bool proc_is_ours() {
   char target[32];
   const ssize_t length = ::readlink("/proc/self", target, sizeof target);
