@@ -38,6 +38,9 @@ class line_cost {
 
 class slot_writer {
  public:
+  /// Ranks that share cores share their caches, and interrupt each other's samples: `measures` is false.
+  explicit slot_writer(bool measures = true) noexcept : measures_(measures) {}
+
   /// What follows belongs to a buffer of so many bytes.
   void open(std::size_t bytes) noexcept { is_large_ = bytes >= always_streamed_bytes; }
 
@@ -46,7 +49,7 @@ class slot_writer {
   /// Copies; the blocks do not overlap. finish() must follow before anyone is told of them.
   void put(std::byte* to, const std::byte* from, std::size_t count) noexcept {
     if (count < least_streamed_bytes) return copy_bytes(to, from, count);
-    if (!is_large_ && puts_++ % puts_per_sampling < samples) {
+    if (measures_ && !is_large_ && puts_++ % puts_per_sampling < samples) {
       const std::size_t first = std::min(count, sample_bytes);
       copy_measured(to, from, first);
       to += first, from += first, count -= first;
@@ -81,6 +84,7 @@ class slot_writer {
     cost_.add(took.count() * line_bytes / static_cast<double>(count));
   }
 
+  const bool measures_;
   bool is_large_ = false;
   bool has_streamed_ = false;  // since the last finish()
   line_cost cost_;
