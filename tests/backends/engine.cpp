@@ -63,7 +63,7 @@ TEST_CASE("a slot_writer's puts are whole, measured or not, streamed or not") {
   std::vector<std::byte> from(room), to(room);
   for (std::size_t i = 0; i < room; ++i) from[i] = static_cast<std::byte>(i * 7 + i / 256);
   for (const bool large : {false, true}) {
-    slot_writer writer;
+    slot_writer writer(true);
     writer.open(large ? std::size_t{1} << 30 : room);
     CHECK(writer.streams() == large);
     bool right = true;

@@ -7,6 +7,7 @@ usage: test_ddpp_run.py DDPP_RUN RANK
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -113,7 +114,8 @@ class WhatRanksAreTold(LaunchCase):
         first, second = self.run_job(run(script)), self.run_job(run(script))
         self.assertRegex(first.output, r"^\[0\] [0-9a-f]{64}\n$")
         self.assertNotEqual(first.output, second.output)
-        self.assertEqual(self.run_job(run(script), {"DDPP_SECRET": "given"}).output, "[0] given\n")
+        given = secrets.token_hex()  # which no other process has among its arguments
+        self.assertEqual(self.run_job(run(script), {"DDPP_SECRET": given}).output, f"[0] {given}\n")
 
     def test_each_leads_a_session(self):
         script = self.script("import os; print(os.getsid(0) == os.getpid())\n")

@@ -116,7 +116,7 @@ class slots_of_rank
   using basic = ddpp::detail::basic_fabric_slots<slot_memory<Ranks>, slot_waiter<Ranks>, slot_waiter<Ranks>>;
 
   slots_of_rank(slot_memory<Ranks>& memory, slot_waiter<Ranks>& waiter, int rank)
-      : basic(memory, waiter, waiter, rank), memory_(memory), rank_(rank) {}
+      : basic(memory, waiter, waiter, rank, ddpp::detail::slot_writer(false)), memory_(memory), rank_(rank) {}
 
   std::size_t most_bytes() const { return basic::most_bytes() * (has(flaw::short_room) ? 3 : 2) / 2; }
   void begin_round(std::size_t bytes, ddpp::deadline until) {

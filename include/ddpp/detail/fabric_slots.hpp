@@ -22,7 +22,6 @@
 // A buffer in symmetric memory need not pass through a slot: its rank says where it is when it arrives.
 #pragma once
 
-#include <ddpp/detail/available_cores.hpp>
 #include <ddpp/detail/copy.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/memory_fabric.hpp>
@@ -51,8 +50,8 @@ class basic_fabric_slots {
   using arrival_flag = fabric_arrival_flag<typename Memory::atomics>;
 
  public:
-  basic_fabric_slots(Memory& memory, Link& link, Engine& engine, int rank)
-      : memory_(memory), link_(link), engine_(engine), rank_(rank) {}
+  basic_fabric_slots(Memory& memory, Link& link, Engine& engine, int rank, slot_writer writer)
+      : memory_(memory), link_(link), engine_(engine), rank_(rank), writer_(writer) {}
 
   const std::shared_ptr<symmetric_windows>& windows() const noexcept { return windows_; }
 
@@ -267,7 +266,7 @@ class basic_fabric_slots {
   // Bytes into the room for slots: where this round's slot begins, the last one's, and the end of the latest.
   std::size_t slot_ = 0, last_slot_ = 0, end_ = 2 * small_bytes;
   bool is_inline_ = false;
-  slot_writer writer_{memory_.ranks() <= available_cores()};
+  slot_writer writer_;
   std::uint64_t round_ = 1;        // the one that begins, or has begun
   std::uint64_t all_arrived_ = 0;  // a round in which all are known to have arrived
 };

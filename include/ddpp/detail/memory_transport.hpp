@@ -12,6 +12,7 @@
 #include <ddpp/detail/fork_guard.hpp>
 #include <ddpp/detail/memory_fabric.hpp>
 #include <ddpp/detail/message_engine.hpp>
+#include <ddpp/detail/slot_writer.hpp>
 #include <ddpp/detail/symmetric_window.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
@@ -27,12 +28,6 @@
 #include <vector>
 
 namespace ddpp::detail {
-
-/// Polls without giving the core away only where every rank can have one.
-inline spin_policy spin_policy_for(int ranks_on_this_host) {
-  const bool crowded = ranks_on_this_host > available_cores();
-  return {.tries = 2000, .yield = crowded};
-}
 
 /// See `transport` and its capabilities in concepts.hpp for what the functions do.
 class memory_transport {
@@ -107,9 +102,10 @@ class memory_transport {
   struct core {
     core(std::unique_ptr<fabric_memory> memory_, int rank, std::chrono::milliseconds timeout_)
         : memory(std::move(memory_)),
+          is_crowded(memory->ranks() > available_cores()),
           link(*memory, rank),
-          engine(rank, memory->ranks(), link, spin_policy_for(memory->ranks())),
-          slots(*memory, link, engine, rank),
+          engine(rank, memory->ranks(), link, {.tries = 2000, .yield = is_crowded}),
+          slots(*memory, link, engine, rank, slot_writer(!is_crowded)),
           timeout(timeout_) {}
     core(const core&) = delete;
     core& operator=(const core&) = delete;
@@ -124,6 +120,7 @@ class memory_transport {
     }
 
     std::unique_ptr<fabric_memory> memory;
+    const bool is_crowded;  // not every rank can have a core
     memory_link link;
     message_engine engine;
     fabric_slots slots;

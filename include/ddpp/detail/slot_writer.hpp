@@ -39,7 +39,7 @@ class line_cost {
 class slot_writer {
  public:
   /// Ranks that share cores share their caches, and interrupt each other's samples: `measures` is false.
-  explicit slot_writer(bool measures = true) noexcept : measures_(measures) {}
+  explicit slot_writer(bool measures) noexcept : measures_(measures) {}
 
   /// What follows belongs to a buffer of so many bytes.
   void open(std::size_t bytes) noexcept { is_large_ = bytes >= always_streamed_bytes; }
