@@ -2,6 +2,7 @@
 // all_gather: every rank gets everyone's buffer, in the order of ranks.
 #pragma once
 
+#include <ddpp/detail/device_collective.hpp>
 #include <ddpp/detail/layout.hpp>
 #include <ddpp/work.hpp>
 
@@ -27,6 +28,20 @@ struct all_gather_call {
     return print;
   }
   void operator()(C& inside) const {
+    if constexpr (is_on_device<C>) {
+      refuse_algorithm<Alg>();
+      if (op == collective::all_gather)
+        inside.transport().all_gather(in, out, inside.deadline());
+      else
+        inside.transport().all_gather(std::as_bytes(in), std::as_writable_bytes(out),
+                                      pieces.blocks().scaled(sizeof(T)), inside.deadline());
+    } else {
+      on_host(inside);
+    }
+  }
+
+ private:
+  void on_host(C& inside) const {
     using chosen = chosen_algorithm<C, Alg>;
     copy_elements(in, pieces.block(out, inside.rank()));
     if (inside.size() == 1) return;
@@ -55,6 +70,8 @@ auto make_all_gather(const C& comm, collective op, I&& input, O&& output, layout
   check_total(out.size(), pieces, name_of(op), "output");
   check_piece(in.size(), pieces, comm.rank(), name_of(op), "input");
   if (in.data() != pieces.block(out, comm.rank()).data()) check_overlap(in, out, name_of(op));
+  check_memory(comm, in, name_of(op));
+  check_memory(comm, out, name_of(op));
   return all_gather_call<C, T, Alg>{op, in, out, std::move(pieces), algorithm};
 }
 

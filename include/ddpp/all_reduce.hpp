@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ddpp/detail/collective.hpp>
+#include <ddpp/detail/device_collective.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/work.hpp>
 
@@ -64,13 +65,23 @@ struct all_reduce_call {
                              algorithm_code<C, Alg>());
   }
   void operator()(C& inside) const {
+    if constexpr (is_on_device<C>) {
+      require_native_reduction<C, T, Op, Alg>();
+      inside.transport().all_reduce(in, out, op, inside.deadline());
+    } else {
+      on_host(inside);
+    }
+  }
+
+ private:
+  void on_host(C& inside) const {
     copy_elements(in, out);
     if (inside.size() > 1 || is_premul_sum<Op>) all_reduce_in_place(inside, out, op, algorithm);
   }
 };
 
 template <class C, class I, class O, class Op, class Alg>
-auto make_all_reduce(C&, I&& input, O&& output, Op op, Alg algorithm) {
+auto make_all_reduce(const C& comm, I&& input, O&& output, Op op, Alg algorithm) {
   using T = element_t<O>;
   static_assert(std::is_same_v<element_t<I>, T>,
                 "ddpp: input and output of all_reduce must have the same element type");
@@ -79,6 +90,8 @@ auto make_all_reduce(C&, I&& input, O&& output, Op op, Alg algorithm) {
   check(in.size() == out.size(), "all_reduce", "the input has ", in.size(), " elements and the output ",
         out.size(), "; they must have the same number");
   if (in.data() != out.data()) check_overlap(in, out, "all_reduce");
+  check_memory(comm, in, "all_reduce");
+  check_memory(comm, out, "all_reduce");
   return all_reduce_call<C, T, Op, Alg>{in, out, op, algorithm};
 }
 

@@ -2,6 +2,7 @@
 // all_to_all: every rank sends a piece to every rank.
 #pragma once
 
+#include <ddpp/detail/device_collective.hpp>
 #include <ddpp/detail/layout.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/work.hpp>
@@ -27,6 +28,18 @@ struct all_to_all_call {
     return fingerprint_of<T>(op, count, -1, 0, algorithm_code<C, Alg>());
   }
   void operator()(C& inside) const {
+    if constexpr (is_on_device<C>) {
+      refuse_algorithm<Alg>();
+      inside.transport().all_to_all(std::as_bytes(in), outgoing.blocks().scaled(sizeof(T)),
+                                    std::as_writable_bytes(out), arriving.blocks().scaled(sizeof(T)),
+                                    inside.deadline());
+    } else {
+      on_host(inside);
+    }
+  }
+
+ private:
+  void on_host(C& inside) const {
     if (in.data() == out.data() && !in.empty() &&
         inside.size() > 1) {  // in place: what arrives must not meet what is still to go
       scratch<T> copy(in.size());
@@ -37,7 +50,6 @@ struct all_to_all_call {
     }
   }
 
- private:
   void exchange_all(C& inside, std::span<const T> input) const {
     using chosen = chosen_algorithm<C, Alg>;
     copy_elements(outgoing.block(input, inside.rank()), arriving.block(out, inside.rank()));
@@ -68,6 +80,11 @@ auto make_all_to_all(const C& comm, collective op, I&& input, O&& output, layout
   check(kept == got, name_of(op), "rank ", comm.rank(), " sends itself ", kept, " elements but receives ",
         got, " from itself");
   if (in.data() != out.data() || in.size() != out.size()) check_overlap(in, out, name_of(op));
+  if constexpr (is_on_device<C>)
+    check(in.data() != out.data() || in.empty(), name_of(op),
+          "in place is not possible on a device; give it an output of its own");
+  check_memory(comm, in, name_of(op));
+  check_memory(comm, out, name_of(op));
   return all_to_all_call<C, T, Alg>{op, in, out, std::move(outgoing), std::move(arriving), algorithm};
 }
 

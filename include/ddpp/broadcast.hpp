@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ddpp/detail/collective.hpp>
+#include <ddpp/detail/device_collective.hpp>
 #include <ddpp/work.hpp>
 
 #include <cstddef>
@@ -21,6 +22,16 @@ struct broadcast_call {
     return fingerprint_of<T>(collective::broadcast, data.size(), root, 0, algorithm_code<C, Alg>());
   }
   void operator()(C& inside) const {
+    if constexpr (is_on_device<C>) {
+      refuse_algorithm<Alg>();
+      inside.transport().broadcast(data, root, inside.deadline());
+    } else {
+      on_host(inside);
+    }
+  }
+
+ private:
+  void on_host(C& inside) const {
     using chosen = chosen_algorithm<C, Alg>;
     const auto bytes = std::as_writable_bytes(data);
     if (inside.size() == 1) return;
@@ -39,6 +50,7 @@ struct broadcast_call {
 template <class C, class B, class Alg>
 auto make_broadcast(const C& comm, B&& data, int root, Alg algorithm) {
   check_peer(comm, root, "broadcast", "root");
+  check_memory(comm, as_span(data), "broadcast");
   return broadcast_call<C, element_t<B>, Alg>{as_span(data), root, algorithm};
 }
 

@@ -166,6 +166,28 @@ concept has_failure_listener = requires(T& t, const std::function<void(const fai
   {t.on_failure(f)};
 };
 
+/// The user's messages have tags. NCCL's have none.
+template <class T>
+concept has_tags = T::memory == memory_space::host;
+
+/// Puts its collectives on a device's stream, on the calling thread, instead of finishing them.
+/// `begin_operation` orders what is issued from there on after what is on the caller's stream, as long as
+/// what it returns lives; `end_operation` says where that ends, and has it watched: what is not reached by
+/// `until` fails the group. `order_caller` puts what is issued on the caller's stream afterwards behind that
+/// place; `await` blocks until it is reached, or returns false once `until` has passed. Where
+/// `waits_on_host`, blocking calls do.
+template <class T>
+concept has_stream_order = requires(T& t, const fingerprint& print, typename T::mark place,
+                                    ddpp::deadline until) {
+  t.stream();
+  t.begin_operation();
+  { t.end_operation(print, until) } -> std::same_as<typename T::mark>;
+  t.order_caller(place);
+  { t.is_reached(place) } -> std::same_as<bool>;
+  { t.await(place, until) } -> std::same_as<bool>;
+  { t.waits_on_host() } -> std::same_as<bool>;
+};
+
 /// Native collectives: used when they are there and the caller named no algorithm.
 template <class T, class E, class Op>
 concept has_all_reduce = requires(T& t, std::span<E> data, Op op, ddpp::deadline until) {

@@ -2,6 +2,7 @@
 // gather: the root gets everyone's buffer, in the order of ranks.
 #pragma once
 
+#include <ddpp/detail/device_collective.hpp>
 #include <ddpp/detail/layout.hpp>
 #include <ddpp/work.hpp>
 
@@ -28,6 +29,17 @@ struct gather_call {
     return print;
   }
   void operator()(C& inside) const {
+    if constexpr (is_on_device<C>) {
+      refuse_algorithm<Alg>();
+      inside.transport().gather(std::as_bytes(in), std::as_writable_bytes(out),
+                                pieces.blocks().scaled(sizeof(T)), root, inside.deadline());
+    } else {
+      on_host(inside);
+    }
+  }
+
+ private:
+  void on_host(C& inside) const {
     using chosen = chosen_algorithm<C, Alg>;
     const auto piece = std::as_bytes(in);
     const auto whole = std::as_writable_bytes(out);
@@ -59,6 +71,8 @@ auto make_gather(const C& comm, collective op, I&& input, O&& output, layout pie
   } else {
     out = {};
   }
+  check_memory(comm, in, name_of(op));
+  check_memory(comm, out, name_of(op));
   return gather_call<C, T, Alg>{op, in, out, std::move(pieces), root, algorithm};
 }
 

@@ -2,24 +2,41 @@
 // send, recv and their asynchronous forms. Each (peer, tag) is a channel of its own, first in first out. They
 // may be called from any thread, progress on their own, and wait for no collective. A receive brings as many
 // bytes as were sent, else the group fails with `mismatch_error`. `timeout_error` leaves the communicator
-// usable.
+// usable. On a device's stream they are collected until somebody waits, and come in the order of collectives.
 #pragma once
 
 #include <ddpp/detail/collective.hpp>
+#include <ddpp/detail/device_collective.hpp>
 #include <ddpp/detail/flight_recorder.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/work.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace ddpp {
 namespace detail {
+
+/// Where no tag is given.
+struct untagged {
+  constexpr operator int() const noexcept { return 0; }
+};
+
+template <class C, class Tag>
+constexpr int checked_tag(const Tag& tag) {
+  static_assert(
+      std::is_same_v<Tag, untagged> || has_tags<typename C::transport_type>,
+      "ddpp: NCCL's messages have no tags: they arrive in the order in which they are sent, so leave "
+      "the tag out");
+  return tag;
+}
 
 /// Inside a script messages have tags of their own, below those of the algorithms.
 template <class C>
@@ -42,27 +59,21 @@ class message final : public completion {
     return over_;
   }
   bool wait_until(deadline until) override {
-    if (over_) return true;
-    owner_->refuse_in_child();
-    error_ = nullptr;  // an earlier wait's time may have been up
-    try {
-      request_.wait(until);
-    } catch (const deadline_passed&) {
-      return false;
-    } catch (...) {
-      keep_error();
-    }
-    end();
-    return true;
+    return ends(
+        [&] {
+          if constexpr (has_stream_order<T>)
+            request_.host_wait(until);
+          else
+            request_.wait(until);
+        },
+        true);
   }
   void wait() override {
-    if (!wait_until(owner_->deadline_from_now())) {
-      try {
-        run([] { throw deadline_passed(); });
-      } catch (...) {
-        error_ = std::current_exception();
-      }
-    }
+    const deadline until = owner_->deadline_from_now();
+    if (!ends([&] { request_.wait(until); }, !has_stream_order<T>)) time_is_up();
+  }
+  void host_wait() override {
+    if (!wait_until(owner_->deadline_from_now())) time_is_up();
   }
   void rethrow() override {
     if (error_) std::rethrow_exception(error_);
@@ -74,6 +85,30 @@ class message final : public completion {
   }
 
  private:
+  /// False where the deadline of `await` has passed. Where that only orders streams nothing is over after it.
+  template <class Await>
+  bool ends(Await&& await, bool finishes) {
+    if (over_) return true;
+    owner_->refuse_in_child();
+    error_ = nullptr;  // an earlier wait's time may have been up
+    try {
+      await();
+    } catch (const deadline_passed&) {
+      return false;
+    } catch (...) {
+      keep_error();
+      finishes = true;
+    }
+    if (finishes) end();
+    return true;
+  }
+  void time_is_up() {
+    try {
+      run([] { throw deadline_passed(); });
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
   void end() {
     over_ = true;
     owner_->note(description_, error_ ? recorded_state::failed : recorded_state::done);
@@ -143,15 +178,25 @@ work start_message(C& comm, const message_description& description, Post&& post)
 
 template <class C, class B>
 auto post_send(C& comm, B&& data, const message_description& d) {
-  return [&comm, bytes = std::as_bytes(as_span(data)), d] {
-    return comm.transport().isend(bytes, d.peer, transport_tag(comm, d.tag));
+  const auto bytes = std::as_bytes(as_span(data));
+  check_memory(comm, bytes, d.operation);
+  return [&comm, bytes, d] {
+    if constexpr (is_on_device<C>)
+      return comm.transport().isend_device(bytes, d.peer);
+    else
+      return comm.transport().isend(bytes, d.peer, transport_tag(comm, d.tag));
   };
 }
 
 template <class C, class B>
 auto post_receive(C& comm, B&& data, const message_description& d) {
-  return [&comm, bytes = std::as_writable_bytes(as_span(data)), d] {
-    return comm.transport().irecv(bytes, d.peer, transport_tag(comm, d.tag));
+  const auto bytes = std::as_writable_bytes(as_span(data));
+  check_memory(comm, bytes, d.operation);
+  return [&comm, bytes, d] {
+    if constexpr (is_on_device<C>)
+      return comm.transport().irecv_device(bytes, d.peer);
+    else
+      return comm.transport().irecv(bytes, d.peer, transport_tag(comm, d.tag));
   };
 }
 
@@ -159,25 +204,30 @@ auto post_receive(C& comm, B&& data, const message_description& d) {
 
 /// Sends the buffer to rank `to`. Blocks until the buffer may be used again; a large one may wait for its
 /// receiver.
-template <detail::any_communicator C, buffer B>
-void send(C& comm, B&& data, int to, int tag = 0) {
-  const auto description = detail::describe_message(comm, "send", " to rank ", to, tag);
+template <detail::any_communicator C, buffer B, std::convertible_to<int> Tag = detail::untagged>
+void send(C& comm, B&& data, int to, Tag tag = {}) {
+  const auto description =
+      detail::describe_message(comm, "send", " to rank ", to, detail::checked_tag<C>(tag));
   detail::run_message(comm, description, detail::post_send(comm, data, description));
 }
 
 /// Receives as many elements as rank `from` sends. Blocks until they are there.
-template <detail::any_communicator C, mutable_buffer B>
-void recv(C& comm, B&& data, int from, int tag = 0) {
-  const auto description = detail::describe_message(comm, "recv", " from rank ", from, tag);
+template <detail::any_communicator C, mutable_buffer B, std::convertible_to<int> Tag = detail::untagged>
+void recv(C& comm, B&& data, int from, Tag tag = {}) {
+  const auto description =
+      detail::describe_message(comm, "recv", " from rank ", from, detail::checked_tag<C>(tag));
   detail::run_message(comm, description, detail::post_receive(comm, data, description));
 }
 
 /// Sends `out` to rank `to` while receiving `in` from rank `from`; the two do not overlap. Blocks until both
 /// are done.
-template <detail::any_communicator C, buffer O, mutable_buffer I>
-void send_recv(C& comm, O&& out, int to, I&& in, int from, int tag = 0) {
-  const auto sending = detail::describe_message(comm, "send_recv", " to rank ", to, tag);
-  const auto receiving = detail::describe_message(comm, "send_recv", " from rank ", from, tag);
+template <detail::any_communicator C, buffer O, mutable_buffer I,
+          std::convertible_to<int> Tag = detail::untagged>
+void send_recv(C& comm, O&& out, int to, I&& in, int from, Tag tag = {}) {
+  const auto sending =
+      detail::describe_message(comm, "send_recv", " to rank ", to, detail::checked_tag<C>(tag));
+  const auto receiving =
+      detail::describe_message(comm, "send_recv", " from rank ", from, detail::checked_tag<C>(tag));
   detail::check(detail::are_apart(std::as_bytes(as_span(out)), std::as_bytes(as_span(in))), "send_recv",
                 "the two buffers overlap");
   auto received = detail::post_receive(comm, in, receiving)();
@@ -186,28 +236,35 @@ void send_recv(C& comm, O&& out, int to, I&& in, int from, int tag = 0) {
 }
 
 /// Issues the operations that `f` issues as one group, so that opposite sends and receives cannot wait for
-/// each other. The transports on a host need no help with that: there it is just f().
+/// each other. The transports on a host need no help with that: there it is just f(). On a device's stream
+/// waits inside f wait for nothing: the caller's stream is ordered after all of the group at its end.
 template <detail::any_communicator C, class F>
 void group(C& comm, F&& f) {
-  if constexpr (requires { comm.transport().group(std::forward<F>(f)); })
-    comm.transport().group(std::forward<F>(f));
-  else
+  if constexpr (requires { comm.transport().group(std::forward<F>(f)); }) {
+    auto& state = *comm.state();
+    state.run_point_to_point([] { return std::string("a group of operations"); }, "group",
+                             state.next_point_to_point(),
+                             [&] { comm.transport().group(std::forward<F>(f)); });
+  } else {
     std::forward<F>(f)();
+  }
 }
 
 /// Returns at once. The buffer must not change until the work is done.
-template <detail::any_communicator C, buffer B>
-work isend(C& comm, B&& data, int to, int tag = 0) {
+template <detail::any_communicator C, buffer B, std::convertible_to<int> Tag = detail::untagged>
+work isend(C& comm, B&& data, int to, Tag tag = {}) {
   detail::require_lasting<B>();
-  const auto description = detail::describe_message(comm, "isend", " to rank ", to, tag);
+  const auto description =
+      detail::describe_message(comm, "isend", " to rank ", to, detail::checked_tag<C>(tag));
   return detail::start_message(comm, description, detail::post_send(comm, data, description));
 }
 
 /// Returns at once. The buffer belongs to the operation until the work is done.
-template <detail::any_communicator C, mutable_buffer B>
-work irecv(C& comm, B&& data, int from, int tag = 0) {
+template <detail::any_communicator C, mutable_buffer B, std::convertible_to<int> Tag = detail::untagged>
+work irecv(C& comm, B&& data, int from, Tag tag = {}) {
   detail::require_lasting<B>();
-  const auto description = detail::describe_message(comm, "irecv", " from rank ", from, tag);
+  const auto description =
+      detail::describe_message(comm, "irecv", " from rank ", from, detail::checked_tag<C>(tag));
   return detail::start_message(comm, description, detail::post_receive(comm, data, description));
 }
 

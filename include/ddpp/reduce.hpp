@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ddpp/detail/collective.hpp>
+#include <ddpp/detail/device_collective.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/work.hpp>
 
@@ -38,6 +39,16 @@ struct reduce_call {
                              algorithm_code<C, Alg>());
   }
   void operator()(C& inside) const {
+    if constexpr (is_on_device<C>) {
+      require_native_reduction<C, T, Op, Alg>();
+      inside.transport().reduce(in, out, op, root, inside.deadline());
+    } else {
+      on_host(inside);
+    }
+  }
+
+ private:
+  void on_host(C& inside) const {
     if constexpr (is_premul_sum<Op>) {
       scratch<T> scaled(in.size());  // the input is the caller's to keep
       copy_elements(in, scaled.span());
@@ -52,7 +63,6 @@ struct reduce_call {
     }
   }
 
- private:
   void reduce_sum(C& inside, std::span<const T> input, int divisor) const {
     if constexpr (is_16_bit_float<T> && leaves_choice<C, Alg>) {
       algorithms::direct{}.reduce_16_bit(inside, input, out, divisor, root);
@@ -80,6 +90,8 @@ auto make_reduce(const C& comm, I&& input, O&& output, Op op, int root, Alg algo
   } else {
     out = {};
   }
+  check_memory(comm, in, "reduce");
+  check_memory(comm, out, "reduce");
   return reduce_call<C, T, Op, Alg>{in, out, op, root, algorithm};
 }
 

@@ -2,6 +2,7 @@
 // reduce_scatter: the reduction of everyone's buffer, of which every rank gets its own piece.
 #pragma once
 
+#include <ddpp/detail/device_collective.hpp>
 #include <ddpp/detail/layout.hpp>
 #include <ddpp/work.hpp>
 
@@ -28,6 +29,19 @@ struct reduce_scatter_call {
     return print;
   }
   void operator()(C& inside) const {
+    if constexpr (is_on_device<C>) {
+      require_native_reduction<C, T, Op, Alg>();
+      if (op == collective::reduce_scatter)
+        inside.transport().reduce_scatter(in, out, reduction, inside.deadline());
+      else
+        inside.transport().reduce_scatter(in, out, reduction, pieces.blocks(), inside.deadline());
+    } else {
+      on_host(inside);
+    }
+  }
+
+ private:
+  void on_host(C& inside) const {
     if constexpr (is_premul_sum<Op>) {
       scratch<T> scaled(in.size());  // the input is the caller's to keep
       copy_elements(in, scaled.span());
@@ -42,7 +56,6 @@ struct reduce_scatter_call {
     }
   }
 
- private:
   void reduce_sum(C& inside, std::span<const T> input, int divisor) const {
     if constexpr (is_16_bit_float<T> && leaves_choice<C, Alg> &&
                   !has_reduce_scatter<typename C::transport_type, T, sum_t>) {
@@ -89,6 +102,8 @@ auto make_reduce_scatter(const C& comm, collective op, I&& input, O&& output, la
   check_total(in.size(), pieces, name_of(op), "input");
   check_piece(out.size(), pieces, comm.rank(), name_of(op), "output");
   if (out.data() != pieces.block(in, comm.rank()).data()) check_overlap(in, out, name_of(op));
+  check_memory(comm, in, name_of(op));
+  check_memory(comm, out, name_of(op));
   return reduce_scatter_call<C, T, Op, Alg>{op, in, out, std::move(pieces), reduction, algorithm};
 }
 

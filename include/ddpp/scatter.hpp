@@ -2,6 +2,7 @@
 // scatter: every rank gets its piece of the root's buffer.
 #pragma once
 
+#include <ddpp/detail/device_collective.hpp>
 #include <ddpp/detail/layout.hpp>
 #include <ddpp/work.hpp>
 
@@ -28,6 +29,17 @@ struct scatter_call {
     return print;
   }
   void operator()(C& inside) const {
+    if constexpr (is_on_device<C>) {
+      refuse_algorithm<Alg>();
+      inside.transport().scatter(std::as_bytes(in), std::as_writable_bytes(out),
+                                 pieces.blocks().scaled(sizeof(T)), root, inside.deadline());
+    } else {
+      on_host(inside);
+    }
+  }
+
+ private:
+  void on_host(C& inside) const {
     using chosen = chosen_algorithm<C, Alg>;
     const auto whole = std::as_bytes(in);
     const auto piece = std::as_writable_bytes(out);
@@ -59,6 +71,8 @@ auto make_scatter(const C& comm, collective op, I&& input, O&& output, layout pi
   } else {
     in = {};
   }
+  check_memory(comm, in, name_of(op));
+  check_memory(comm, out, name_of(op));
   return scatter_call<C, T, Alg>{op, in, out, std::move(pieces), root, algorithm};
 }
 

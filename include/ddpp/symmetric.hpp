@@ -8,6 +8,7 @@
 #include <ddpp/broadcast.hpp>
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/collective.hpp>
+#include <ddpp/detail/device_collective.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 
@@ -130,13 +131,27 @@ template <class C>
 ///
 /// After a collective in it has thrown, a rank that was stopped in the midst of that one may still write its
 /// part of the result when it goes on: destroy the buffer and allocate another after `recover` or `shrink`. A
-/// child made by fork() shares the memory with its parent. Where the backend has no such memory, or the group
-/// one rank, this is memory of the rank's own, and `std::bad_alloc` tells of its lack.
+/// child made by fork() shares the memory with its parent. On a device's transport it is memory of the
+/// device, which the host may not look at. Where the backend has no such memory, or the group one rank, this
+/// is memory of the rank's own, and `std::bad_alloc` tells of its lack.
 template <class T, class C>
 symmetric_buffer<T> allocate_symmetric(C& comm, std::size_t count) {
   detail::check(count <= std::numeric_limits<std::size_t>::max() / sizeof(T) / 2, "allocate_symmetric", count,
                 " elements are more than there can be");
-  if constexpr (has_symmetric_memory<typename C::transport_type> && alignof(T) <= 4096) {
+  if constexpr (detail::is_on_device<C>) {
+    std::shared_ptr<std::byte> part;
+    std::string refused;
+    comm.run(detail::fingerprint_of<T>(collective::allocate_symmetric, count), [&](C& inside) {
+      try {
+        part = inside.transport().allocate_symmetric(std::max<std::size_t>(count * sizeof(T), 1),
+                                                     inside.deadline());
+      } catch (const resource_error& error) {  // which all ranks throw, so the group is as it was
+        refused = error.what();
+      }
+    });
+    if (part == nullptr) throw resource_error(refused);
+    return symmetric_buffer<T>(part, count);
+  } else if constexpr (has_symmetric_memory<typename C::transport_type> && alignof(T) <= 4096) {
     if (comm.size() > 1) {
       std::shared_ptr<std::byte> part;
       std::string refused;

@@ -23,6 +23,8 @@ class completion {
   virtual bool done() = 0;
   virtual bool wait_until(deadline until) = 0;
   virtual void wait() = 0;
+  /// Waits until it is done even where `wait` only orders streams.
+  virtual void host_wait() { wait(); }
   virtual void rethrow() = 0;
   /// Waits; an error is kept for the communicator's next call to throw.
   virtual void abandon() noexcept = 0;
@@ -47,10 +49,19 @@ class [[nodiscard("a work that is dropped is waited for at once")]] work {
   }
   ~work() { abandon(); }
 
-  /// Blocks until the operation is done and throws what went wrong. May be called again.
+  /// Blocks until the operation is done and throws what went wrong. May be called again. On a transport that
+  /// works on a device's stream it orders the caller's stream after the operation instead, and does not
+  /// block.
   void wait() {
     if (!pending_) return;
     pending_->wait();
+    see();
+  }
+
+  /// Blocks until the operation is done, on any transport, and throws what went wrong.
+  void host_wait() {
+    if (!pending_) return;
+    pending_->host_wait();
     see();
   }
 

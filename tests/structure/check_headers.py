@@ -18,7 +18,8 @@ SDK = {  # headers that need somebody else's: what must compile
     "adapters/torch.hpp": "torch/nn/module.h",
     "adapters/eigen.hpp": "Eigen/Core",
 }
-PARTS = {"detail/torch_": "adapters/torch.hpp", "detail/mpi_": "backends/mpi.hpp"}  # beginnings of names
+PARTS = {"detail/torch_": "adapters/torch.hpp", "detail/mpi_": "backends/mpi.hpp",
+         "detail/nccl_": "backends/nccl.hpp"}  # beginnings of names
 
 arguments = sys.argv[1:]
 public_only = arguments[0] == "--public"
@@ -40,6 +41,7 @@ def compile_source(source, *arguments):
 
 
 sdk_flags = {
+    "backends/nccl.hpp": ["-isystem/usr/local/cuda/include"],
     "adapters/eigen.hpp": package_flags("eigen3"),
     "adapters/torch.hpp": ["-isystem/usr/include/torch/csrc/api/include"],
     "backends/mpi.hpp": package_flags("mpi-cxx", "ompi-cxx", "mpich"),

@@ -86,23 +86,39 @@ class group {
   int rank() const noexcept { return boot_.rank; }
   int size() const noexcept { return boot_.size; }
   const bootstrap& origin() const noexcept { return boot_; }
-  const typename T::options& options() const noexcept { return options_; }
+  /// With what the transport chose where the options leave a choice that later groups must keep to.
+  const typename T::options& options() const noexcept {
+    if constexpr (requires { transport_.options_in_use(); })
+      return transport_.options_in_use();
+    else
+      return options_;
+  }
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
   deadline deadline_from_now() const noexcept { return deadline_after(timeout_); }
 
   /// Runs `script(script_scope&)` as the next collective and returns when it is done.
   void run(fingerprint print, function_ref<void(script_scope&)> script) {
     check_usable(print);
-    print.sequence = issued_.fetch_add(1) + 1;
-    await_turn(print.sequence);
-    const turn_passer pass_on(*this);
-    execute(print, script);
+    if constexpr (has_stream_order<T>) {
+      translate_failures(print, [&] {
+        const auto end = issue(print, script);
+        if (transport_.waits_on_host() && !transport_.await(end, deadline_from_now()))
+          throw deadline_passed();
+        transport_.order_caller(end);
+      });
+    } else {
+      print.sequence = issued_.fetch_add(1) + 1;
+      await_turn(print.sequence);
+      const turn_passer pass_on(*this);
+      execute(print, script);
+    }
   }
 
-  /// Runs it on the progress thread, after what was issued before.
+  /// Runs it on the progress thread, after what was issued before; on a device's stream, at once.
   template <class Script>
   static work start(const std::shared_ptr<group>& self, fingerprint print, Script script) {
     self->check_usable(print);
+    if constexpr (has_stream_order<T>) return work(std::make_shared<stream_task>(self, print, script));
     auto job = std::make_shared<script_task<Script>>(self, print, std::move(script));
     self->enqueue(job);
     return work(std::move(job));
@@ -293,6 +309,60 @@ class group {
     Script script_;
   };
 
+  /// A collective on a device's stream.
+  class stream_task final : public completion {
+   public:
+    template <class Script>
+    stream_task(std::shared_ptr<group> owner, const fingerprint& print, Script& script)
+        : owner_(std::move(owner)), print_(print) {
+      guarded([&] { end_ = owner_->issue(print_, script); });
+    }
+
+    bool done() override { return error_ || owner_->has_failed() || owner_->transport_.is_reached(end_); }
+    bool wait_until(deadline until) override {
+      bool reached = true;
+      guarded([&] {
+        reached = owner_->transport_.await(end_, until);
+        if (reached) owner_->transport_.order_caller(end_);
+      });
+      return reached;
+    }
+    void wait() override {
+      if (owner_->transport_.waits_on_host()) return host_wait();
+      guarded([&] {
+        if (owner_->has_failed()) throw group_failed(owner_->cause());
+        owner_->transport_.order_caller(end_);
+      });
+    }
+    void host_wait() override {
+      if (!wait_until(owner_->deadline_from_now())) guarded([] { throw deadline_passed(); });
+    }
+    void rethrow() override {
+      if (error_) std::rethrow_exception(error_);
+    }
+    void abandon() noexcept override {
+      if (owner_->in_child()) return;
+      wait();
+      if (error_) owner_->swallow(error_);
+    }
+
+   private:
+    template <class F>
+    void guarded(F&& f) noexcept {
+      if (error_) return;
+      try {
+        owner_->translate_failures(print_, f);
+      } catch (...) {
+        error_ = std::current_exception();
+      }
+    }
+
+    std::shared_ptr<group> owner_;
+    fingerprint print_;
+    typename T::mark end_;
+    std::exception_ptr error_;
+  };
+
   struct turn_passer {
     explicit turn_passer(group& owner_) : owner(owner_) {}
     ~turn_passer() { owner.pass_turn(); }
@@ -350,6 +420,16 @@ class group {
       pass_turn();
       lock.lock();
     }
+  }
+
+  /// Puts the script's work on the stream, in its turn, and returns where it ends.
+  auto issue(fingerprint& print, function_ref<void(script_scope&)> script) {
+    print.sequence = issued_.fetch_add(1) + 1;
+    await_turn(print.sequence);
+    const turn_passer pass_on(*this);
+    const auto operation = transport_.begin_operation();
+    execute(print, script);
+    return transport_.end_operation(print, deadline_from_now());
   }
 
   void execute(const fingerprint& print, function_ref<void(script_scope&)> script) {

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSL-1.0
+// What the front doors ask of a transport that moves a device's memory: there the transport's own collectives
+// do it, or it does not compile. Nothing falls back to a path over the host unseen.
+#pragma once
+
+#include <ddpp/detail/collective.hpp>
+
+#include <span>
+#include <type_traits>
+
+namespace ddpp::detail {
+
+template <class C>
+inline constexpr bool is_on_device = C::transport_type::memory == memory_space::device;
+
+template <class Alg>
+constexpr void refuse_algorithm() {
+  static_assert(!is_named<Alg>,
+                "ddpp: algorithms work in host memory; on this transport collectives run on the device: name "
+                "no algorithm, or use a communicator of a host's transport for data there");
+}
+
+template <class C, class T, class Op, class Alg>
+constexpr void require_native_reduction() {
+  refuse_algorithm<Alg>();
+  static_assert(has_all_reduce<typename C::transport_type, T, Op>,
+                "ddpp: NCCL does not reduce these elements with this operation: it has sum, prod, min, max, "
+                "avg and premul_sum, of 8, 32 and 64-bit integers, half, bfloat16, float and double. Copy "
+                "the data to the host and use a communicator of a host's transport for anything else");
+}
+
+/// Refuses memory that the device cannot reach.
+template <class C, class T>
+void check_memory(const C& comm, std::span<T> data, const char* operation) {
+  if constexpr (is_on_device<C>) {
+    if (!data.empty()) comm.transport().check_memory(data.data(), operation);
+  }
+}
+
+}  // namespace ddpp::detail
