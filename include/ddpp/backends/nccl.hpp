@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // Ranks with a CUDA device each: NCCL moves the data, in device memory, on a stream. See docs/nccl.md and
-// docs/decisions/0015-nccl-beside-a-control-plane.md.
+// docs/decisions/0016-nccl-beside-a-control-plane.md.
 #pragma once
 
 #include <ddpp/agreement.hpp>
