@@ -267,6 +267,11 @@ cudaError_t cudaMemsetAsync(void* where, int value, std::size_t size, cudaStream
   return cudaSuccess;
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
+  stream_of(stream).push([=] { function(argument); });
+  return cudaSuccess;
+}
+
 // NCCL.
 
 namespace {
