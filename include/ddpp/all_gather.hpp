@@ -28,7 +28,7 @@ struct all_gather_call {
     return print;
   }
   void operator()(C& inside) const {
-    if constexpr (is_on_device<C>) {
+    if constexpr (is_on_device<C, Alg>) {
       refuse_algorithm<Alg>();
       if (op == collective::all_gather)
         inside.transport().all_gather(in, out, inside.deadline());
@@ -70,8 +70,8 @@ auto make_all_gather(const C& comm, collective op, I&& input, O&& output, layout
   check_total(out.size(), pieces, name_of(op), "output");
   check_piece(in.size(), pieces, comm.rank(), name_of(op), "input");
   if (in.data() != pieces.block(out, comm.rank()).data()) check_overlap(in, out, name_of(op));
-  check_memory(comm, in, name_of(op));
-  check_memory(comm, out, name_of(op));
+  check_memory<Alg>(comm, in, name_of(op));
+  check_memory<Alg>(comm, out, name_of(op));
   return all_gather_call<C, T, Alg>{op, in, out, std::move(pieces), algorithm};
 }
 

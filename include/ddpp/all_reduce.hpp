@@ -65,7 +65,7 @@ struct all_reduce_call {
                              algorithm_code<C, Alg>());
   }
   void operator()(C& inside) const {
-    if constexpr (is_on_device<C>) {
+    if constexpr (is_on_device<C, Alg>) {
       require_native_reduction<C, T, Op, Alg>();
       inside.transport().all_reduce(in, out, op, inside.deadline());
     } else {
@@ -90,8 +90,8 @@ auto make_all_reduce(const C& comm, I&& input, O&& output, Op op, Alg algorithm)
   check(in.size() == out.size(), "all_reduce", "the input has ", in.size(), " elements and the output ",
         out.size(), "; they must have the same number");
   if (in.data() != out.data()) check_overlap(in, out, "all_reduce");
-  check_memory(comm, in, "all_reduce");
-  check_memory(comm, out, "all_reduce");
+  check_memory<Alg>(comm, in, "all_reduce");
+  check_memory<Alg>(comm, out, "all_reduce");
   return all_reduce_call<C, T, Op, Alg>{in, out, op, algorithm};
 }
 

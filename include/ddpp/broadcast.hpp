@@ -22,7 +22,7 @@ struct broadcast_call {
     return fingerprint_of<T>(collective::broadcast, data.size(), root, 0, algorithm_code<C, Alg>());
   }
   void operator()(C& inside) const {
-    if constexpr (is_on_device<C>) {
+    if constexpr (is_on_device<C, Alg>) {
       refuse_algorithm<Alg>();
       inside.transport().broadcast(data, root, inside.deadline());
     } else {
@@ -50,7 +50,7 @@ struct broadcast_call {
 template <class C, class B, class Alg>
 auto make_broadcast(const C& comm, B&& data, int root, Alg algorithm) {
   check_peer(comm, root, "broadcast", "root");
-  check_memory(comm, as_span(data), "broadcast");
+  check_memory<Alg>(comm, as_span(data), "broadcast");
   return broadcast_call<C, element_t<B>, Alg>{as_span(data), root, algorithm};
 }
 

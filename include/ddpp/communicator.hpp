@@ -58,8 +58,11 @@ class communicator {
   int rank() const { return alive().rank(); }
   int size() const { return alive().size(); }
   T& transport() const { return alive().transport(); }
-  /// The caller's stream, after which operations are ordered, and which `wait` orders after them.
-  auto stream() const requires has_stream_order<T> { return alive().transport().stream(); }
+  /// The caller's stream, after which operations are ordered, and which `wait` orders after them. Inside a
+  /// script, as a hook is, the one on which its collectives are.
+  auto stream() const requires has_stream_order<T> {
+    return scope_ ? alive().transport().internal_stream() : alive().transport().stream();
+  }
   /// How long any operation may take.
   std::chrono::milliseconds timeout() const { return alive().timeout(); }
 

@@ -175,11 +175,12 @@ concept has_tags = T::memory == memory_space::host;
 /// what it returns lives; `end_operation` says where that ends, and has it watched: what is not reached by
 /// `until` fails the group. `order_caller` puts what is issued on the caller's stream afterwards behind that
 /// place; `await` blocks until it is reached, or returns false once `until` has passed. Where
-/// `waits_on_host`, blocking calls do.
+/// `waits_on_host`, blocking calls do. What is issued goes on `internal_stream`.
 template <class T>
 concept has_stream_order = requires(T& t, const fingerprint& print, typename T::mark place,
                                     ddpp::deadline until) {
   t.stream();
+  t.internal_stream();
   t.begin_operation();
   { t.end_operation(print, until) } -> std::same_as<typename T::mark>;
   t.order_caller(place);

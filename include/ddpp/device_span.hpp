@@ -32,7 +32,7 @@ class device_span {
 
 template <class T>
 struct buffer_traits<device_span<T>> {
-  static constexpr bool borrowed = true;
+  static constexpr bool borrowed = true, on_device = true;
   static constexpr std::span<T> span(const device_span<T>& elements) noexcept {
     return {elements.data(), elements.size()};
   }

@@ -5,6 +5,7 @@
 
 #include <ddpp/all_gather.hpp>
 #include <ddpp/detail/coalesced_broadcast.hpp>
+#include <ddpp/detail/device_collective.hpp>
 #include <ddpp/detail/model.hpp>
 #include <ddpp/detail/verify_model.hpp>
 #include <ddpp/error.hpp>
@@ -198,10 +199,12 @@ class distributed_data_parallel {
     std::vector<std::size_t> limits = {std::size_t{1} << 20, std::size_t{25} << 20};
     if (options.bucket_cap_mb)
       limits = {static_cast<std::size_t>(std::ceil(*options.bucket_cap_mb * mebibyte))};
-    const std::string sharing = model_.wrongly_shared_memory(!options.gradient_as_bucket_view);
+    const bool gradients_in_use = !options.gradient_as_bucket_view;
+    std::string trouble = unreachable_memory(gradients_in_use);
+    if (trouble.empty()) trouble = model_.wrongly_shared_memory(gradients_in_use);
     if (options.init_sync) {
       std::vector<std::string> lines = model_.description();
-      lines.push_back(sharing.empty() ? "parameters apart" : sharing);
+      lines.push_back(trouble.empty() ? "parameters apart" : trouble);
       std::string flags = "options: limits";
       for (const std::size_t limit : limits) flags += " " + std::to_string(limit);
       if (options.find_unused_parameters) flags += ", find_unused_parameters";
@@ -211,11 +214,41 @@ class distributed_data_parallel {
       lines.push_back(std::move(flags));
       detail::verify_alike(comm_, lines);
     }
-    if (!sharing.empty()) throw usage_error(sharing);
+    if (!trouble.empty()) throw usage_error(trouble);
     if (model_.slots() == 0)
       throw usage_error("the model has no parameter with a gradient: there is nothing to reduce");
     return {std::move(limits), options.find_unused_parameters, options.gradient_as_bucket_view,
             options.static_graph};
+  }
+
+  /// A sentence about the first memory found that the transport does not move, else empty.
+  std::string unreachable_memory(bool gradients_in_use) const {
+    std::string text;
+    const auto look = [&](const detail::user_memory& memory, const std::string& whose) {
+      if (text.empty()) text = objection_to(memory, whose);
+    };
+    const auto& parameters = model_.parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      look(parameters[i].value(), "the values of " + model_.label(i));
+      if (parameters[i].has_gradient() && gradients_in_use)
+        look(parameters[i].gradient(), "the gradient of " + model_.label(i));
+    }
+    for (std::size_t i = 0; i < model_.buffers().size(); ++i)
+      look(model_.buffers()[i].memory(), "buffer " + std::to_string(i));
+    return text;
+  }
+  std::string objection_to(const detail::user_memory& memory, const std::string& whose) const {
+    if constexpr (detail::is_on_device<C>) {
+      try {
+        detail::check_memory(comm_, memory.bytes(), whose.c_str());
+      } catch (const usage_error& error) {
+        return error.what();
+      }
+    } else if (memory.is_on_device()) {
+      return whose +
+             " are in a device's memory, and this communicator's transport moves the host's: use nccl";
+    }
+    return {};
   }
 
   roll whole_group(bool synchronised) const {
@@ -227,7 +260,7 @@ class distributed_data_parallel {
     const std::uint32_t word =
         (mine.working ? 1u : 0u) | (mine.synchronised ? 2u : 0u) | (mine.weighted ? 4u : 0u);
     std::vector<std::uint32_t> words(static_cast<std::size_t>(comm_.size()));
-    ddpp::all_gather(comm_, std::span(&word, 1), words);
+    ddpp::all_gather(comm_, std::span(&word, 1), words, detail::in_host_memory<C>);
     roll all{.synchronised = false, .here = mine.working};
     std::uint32_t agreed = 0;
     for (int r = 0; r < comm_.size(); ++r) {

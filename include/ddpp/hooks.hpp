@@ -9,14 +9,13 @@
 #pragma once
 
 #include <ddpp/all_reduce.hpp>
+#include <ddpp/detail/device_collective.hpp>
+#include <ddpp/detail/device_memory.hpp>
 #include <ddpp/detail/scaling.hpp>
 #include <ddpp/dtype.hpp>
 #include <ddpp/gradient_bucket.hpp>
 
-#include <cstddef>
 #include <span>
-#include <type_traits>
-#include <vector>
 
 namespace ddpp::hooks {
 
@@ -30,6 +29,12 @@ struct all_reduce {
     bucket.visit([&]<class T>(std::span<T> gradients) {
       if (sums_are_safe<C, T> && bucket.is_mean()) {
         ddpp::all_reduce(comm, gradients, ddpp::avg);
+      } else if constexpr (detail::is_on_device<C>) {
+        if (bucket.scale() == 1)
+          ddpp::all_reduce(comm, gradients);
+        else
+          ddpp::all_reduce(comm, gradients,
+                           ddpp::premul_sum(static_cast<detail::arithmetic_t<T>>(bucket.scale())));
       } else {
         detail::scale(gradients, bucket.scale());
         ddpp::all_reduce(comm, gradients);
@@ -38,10 +43,11 @@ struct all_reduce {
   }
 
  private:
-  /// Sums that are rounded to 16 bits on the way may be too large for them before they are divided.
+  /// Sums that are rounded to 16 bits on the way may be too large for them before they are divided. NCCL
+  /// divides before it adds.
   template <class C, class T>
   static constexpr bool sums_are_safe =
-      !is_16_bit_float<T> ||
+      !is_16_bit_float<T> || detail::is_on_device<C> ||
       (detail::leaves_choice<C, the_communicators> && !has_all_reduce<typename C::transport_type, T, sum_t>);
 };
 
@@ -52,7 +58,7 @@ struct compress_to {
   static constexpr bool takes_scaled_gradients = false;
 
   [[no_unique_address]] Inner inner = {};
-  std::vector<Narrow> narrow = {};
+  detail::kept_room room = {};
 
   template <class C>
   void operator()(C& comm, gradient_bucket& bucket) {
@@ -60,12 +66,11 @@ struct compress_to {
       if constexpr (is_16_bit_float<T>) {
         inner(comm, bucket);
       } else {
-        const T scale = static_cast<T>(bucket.scale());
-        if (narrow.size() < gradients.size()) narrow.resize(gradients.size());
-        detail::narrow_scaled(narrow.data(), gradients.data(), gradients.size(), scale);
-        auto compressed = bucket.represented_by(std::span(narrow).first(gradients.size()), 1.0);
+        const std::span<Narrow> narrow = room.of<Narrow>(comm, gradients.size());
+        detail::narrow_scaled(comm, narrow, std::span<const T>(gradients), static_cast<T>(bucket.scale()));
+        auto compressed = bucket.represented_by(narrow, 1.0);
         inner(comm, compressed);
-        detail::widen(gradients.data(), narrow.data(), gradients.size());
+        detail::widen(comm, gradients, std::span<const Narrow>(narrow));
       }
     });
   }

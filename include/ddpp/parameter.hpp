@@ -16,6 +16,12 @@
 namespace ddpp {
 namespace detail {
 
+/// A buffer that says of itself that the host may not look into it.
+template <class X>
+inline constexpr bool is_device_buffer = requires {
+  requires buffer_traits<X>::on_device;
+};
+
 /// Memory that belongs to the user. Of a container it remembers the container too, so that it can tell when
 /// that has got itself other memory; of a span or another view, only the elements.
 class user_memory {
@@ -25,6 +31,7 @@ class user_memory {
   template <mutable_buffer B>
   explicit user_memory(B&& b) : bytes_(std::as_writable_bytes(as_span(b))) {
     using X = std::remove_reference_t<B>;
+    is_on_device_ = is_device_buffer<std::remove_cv_t<X>>;
     static_assert(
         outlives_the_call<B>,
         "this temporary owns its elements and is gone after the call: pass a variable, or a span of one");
@@ -35,6 +42,8 @@ class user_memory {
   }
 
   std::span<std::byte> bytes() const noexcept { return bytes_; }
+  /// Whether it was given as a device's. A pointer alone does not tell.
+  bool is_on_device() const noexcept { return is_on_device_; }
   bool replaced() const {
     if (read_ == nullptr) return false;
     const auto now = read_(owner_);
@@ -43,6 +52,7 @@ class user_memory {
 
  private:
   std::span<std::byte> bytes_;
+  bool is_on_device_ = false;
   void* owner_ = nullptr;
   std::span<std::byte> (*read_)(void*) = nullptr;
 };

@@ -19,6 +19,8 @@
 #include <ddpp/broadcast.hpp>
 #include <ddpp/bucket_assignment.hpp>
 #include <ddpp/detail/bucket_slab.hpp>
+#include <ddpp/detail/device_collective.hpp>
+#include <ddpp/detail/device_memory.hpp>
 #include <ddpp/detail/model.hpp>
 #include <ddpp/detail/scaling.hpp>
 #include <ddpp/detail/shared_core.hpp>
@@ -126,7 +128,7 @@ class reducer {
     for (std::size_t slot = 0; slot < came.size(); ++slot) {
       if (!came[slot]) order.push_back(slot);
     }
-    ddpp::broadcast(comm_, order, root);
+    ddpp::broadcast(comm_, order, root, in_host_memory<C>);
     const std::vector<std::size_t> walk(order.begin(), order.end());
     lay_out(assign_buckets_by_size(slab_.sizes(), options_.bucket_limits, walk));
     rebuilt_ = true;
@@ -265,7 +267,10 @@ class reducer {
     finishing,  ///< inside wait(), which has seen all marks
     given_up    ///< on this rank; the others are still to be met
   };
-  static constexpr bool hook_takes_scaled = requires { requires Hook::takes_scaled_gradients; };
+  /// What a device copies it does not scale; what it reduces it does.
+  static constexpr bool hook_takes_scaled = !is_on_device<C> && requires {
+    requires Hook::takes_scaled_gradients;
+  };
 
   struct bucket_progress {
     std::size_t missing = 0;  // gradients not ready yet
@@ -355,7 +360,7 @@ class reducer {
       if (record_.is_used(slot) && !shadowing_)
         contribute(slot);
       else
-        slab_.clear(slot);
+        slab_.clear(comm_, slot);
       --progress_[slab_.bucket_of(slot)].missing;
     }
     start_complete_buckets();
@@ -375,12 +380,13 @@ class reducer {
   /// Brings a gradient into its bucket, scaled where that costs no pass over memory of its own. What weighs
   /// nothing may be anything, as the mean over no samples is.
   void contribute(std::size_t slot) {
-    if (plan_.weight && *plan_.weight == 0) return slab_.clear(slot);
+    if (plan_.weight && *plan_.weight == 0) return slab_.clear(comm_, slot);
     if (options_.gradient_as_bucket_view) return;
+    if (!is_scaled_on_the_way()) return slab_.bring(comm_, slot);
     visit_gradient_type(slab_.sizes()[slot].dtype, [&]<class T>(std::type_identity<T>) {
       copy_scaled(reinterpret_cast<T*>(slab_.place_of(slot)),
                   reinterpret_cast<const T*>(model_[slot].gradient().bytes().data()), model_[slot].count(),
-                  is_scaled_on_the_way() ? 1 / plan_.divisor : 1);
+                  1 / plan_.divisor);
     });
   }
   bool is_scaled_on_the_way() const noexcept {
@@ -413,13 +419,13 @@ class reducer {
 
   void start_weight_reduction() {
     weights_ = *plan_.weight;
-    weight_reduction_ = ddpp::all_reduce_async(comm_, std::span(&weights_, 1));
+    weight_reduction_ = ddpp::all_reduce_async(comm_, std::span(&weights_, 1), sum, in_host_memory<C>);
   }
 
   void start_usage_reduction() {
     for (std::size_t slot = 0; slot < usage_counts_.size(); ++slot)
       usage_counts_[slot] = record_.is_used(slot) && !shadowing_;
-    usage_reduction_ = ddpp::all_reduce_async(comm_, std::span(usage_counts_));
+    usage_reduction_ = ddpp::all_reduce_async(comm_, std::span(usage_counts_), sum, in_host_memory<C>);
   }
 
   void reduce(C& inside, std::size_t index, bool keep) {
@@ -433,7 +439,7 @@ class reducer {
       hook_(inside, bucket);
       if (keep && !options_.gradient_as_bucket_view) {
         for (const std::size_t slot : slab_[index].slots) {
-          if (record_.is_used(slot)) slab_.write_back(slot);
+          if (record_.is_used(slot)) slab_.write_back(inside, slot);
         }
       }
     }
@@ -480,7 +486,7 @@ class reducer {
       if (usage_counts_[slot] == 0)
         globally_unused_.push_back(model_.listed(slot));
       else if (!options_.gradient_as_bucket_view)
-        slab_.write_back(slot);
+        slab_.write_back(comm_, slot);
     }
   }
 

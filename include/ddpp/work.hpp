@@ -34,11 +34,15 @@ class completion {
 
 /// A pending operation. Its buffers must stay as they are until it is done. The destructor waits for it; an
 /// error that nobody saw by then is thrown by the communicator's next call.
+#ifdef __CUDACC__  // nvcc 13.0 would take each assignment for a work that is dropped
+class work {
+#else
 class [[nodiscard("a work that is dropped is waited for at once")]] work {
+#endif
  public:
   work() = default;
   explicit work(std::shared_ptr<detail::completion> pending) : pending_(std::move(pending)) {}
-  work(work && other) noexcept = default;
+  work(work&& other) noexcept = default;
   work& operator=(work&& other) noexcept {
     if (this != &other) {
       abandon();

@@ -12,6 +12,7 @@
 #include <ddpp/detail/nccl_calls.hpp>
 #include <ddpp/detail/nccl_device.hpp>
 #include <ddpp/detail/nccl_handle.hpp>
+#include <ddpp/detail/nccl_kernels.hpp>
 #include <ddpp/detail/nccl_streams.hpp>
 #include <ddpp/detail/nccl_types.hpp>
 #include <ddpp/detail/nccl_windows.hpp>
@@ -113,6 +114,7 @@ class nccl {
   int rank() const noexcept { return control_.rank(); }
   int size() const noexcept { return control_.size(); }
   cudaStream_t stream() const noexcept { return streams_->callers(); }
+  cudaStream_t internal_stream() const noexcept { return streams_->internal(); }
   /// With the device that was chosen.
   const options& options_in_use() const noexcept { return options_; }
 
@@ -305,6 +307,27 @@ class nccl {
     detail::check_cuda(
         cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice, streams_->internal()),
         "cudaMemcpyAsync");
+  }
+
+  // Device memory, for the training layer. On any stream of this device, and from any thread.
+
+  void copy(std::span<const std::byte> from, std::span<std::byte> to, cudaStream_t stream) {
+    if (from.empty()) return;
+    const detail::current_device mine(options_.device);
+    detail::check_cuda(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice, stream),
+                       "cudaMemcpyAsync");
+  }
+  void clear(std::span<std::byte> where, cudaStream_t stream) {
+    if (where.empty()) return;
+    const detail::current_device mine(options_.device);
+    detail::check_cuda(cudaMemsetAsync(where.data(), 0, where.size(), stream), "cudaMemsetAsync");
+  }
+  /// Not collective; uninitialised. Freeing it waits for the device.
+  std::shared_ptr<std::byte[]> allocate(std::size_t bytes) {
+    const detail::current_device mine(options_.device);
+    void* allocated = nullptr;
+    detail::check_cuda(cudaMalloc(&allocated, bytes), "cudaMalloc");
+    return {static_cast<std::byte*>(allocated), [](std::byte* freed) { static_cast<void>(cudaFree(freed)); }};
   }
 
   // Messages in device memory. They are collected, and issued as one group by the first wait, or by the next

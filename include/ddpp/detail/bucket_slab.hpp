@@ -5,6 +5,7 @@
 
 #include <ddpp/bucket_assignment.hpp>
 #include <ddpp/detail/copy.hpp>
+#include <ddpp/detail/device_memory.hpp>
 #include <ddpp/detail/model.hpp>
 #include <ddpp/dtype.hpp>
 #include <ddpp/error.hpp>
@@ -13,7 +14,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -53,7 +53,7 @@ class bucket_slab {
     }
     symmetric_buffer<std::byte> memory = memory_for(comm, total);
     for (std::size_t slot = 0; slot < places.size() && !buckets_.empty(); ++slot) {
-      copy_bytes(memory.data() + places[slot].begin, place_of(slot), sizes_[slot].bytes);
+      copy_memory(comm, memory.data() + places[slot].begin, place_of(slot), sizes_[slot].bytes);
     }
     buckets_ = std::move(buckets);
     places_ = std::move(places);
@@ -80,10 +80,19 @@ class bucket_slab {
   }
   std::byte* data(std::size_t index) noexcept { return memory_.data() + buckets_[index].begin; }
 
-  void clear(std::size_t slot) noexcept { std::memset(place_of(slot), 0, sizes_[slot].bytes); }
+  template <class C>
+  void clear(const C& comm, std::size_t slot) {
+    clear_memory(comm, place_of(slot), sizes_[slot].bytes);
+  }
+  /// From the program's memory to the bucket.
+  template <class C>
+  void bring(const C& comm, std::size_t slot) {
+    copy_memory(comm, place_of(slot), model_[slot].gradient().bytes().data(), sizes_[slot].bytes);
+  }
   /// From the bucket to the program's memory.
-  void write_back(std::size_t slot) noexcept {
-    copy_bytes(model_[slot].gradient().bytes().data(), place_of(slot), sizes_[slot].bytes);
+  template <class C>
+  void write_back(const C& comm, std::size_t slot) {
+    copy_memory(comm, model_[slot].gradient().bytes().data(), place_of(slot), sizes_[slot].bytes);
   }
 
  private:
@@ -91,12 +100,14 @@ class bucket_slab {
     std::size_t bucket = 0, begin = 0;  // `begin`: bytes into the slab
   };
 
-  /// Shared memory may be scarce where there is plenty of other: then all ranks take that.
+  /// Shared memory may be scarce where there is plenty of other: then all ranks take that. A device has only
+  /// its own.
   template <class C>
   static symmetric_buffer<std::byte> memory_for(C& comm, std::size_t bytes) {
     try {
       return allocate_symmetric<std::byte>(comm, bytes);
     } catch (const resource_error&) {
+      if (is_on_device<C>) throw;
       return symmetric_buffer<std::byte>(bytes);
     }
   }

@@ -10,8 +10,19 @@
 
 namespace ddpp::detail {
 
+/// Named as the algorithm of a collective whose buffers are in host memory though the transport moves a
+/// device's: it goes over the control plane, and blocks.
+struct host_memory : algorithms::automatic {};
+
+/// The algorithm to name in a collective of host memory, as are all that the library itself has to say.
 template <class C>
-inline constexpr bool is_on_device = C::transport_type::memory == memory_space::device;
+inline constexpr auto in_host_memory =
+    std::conditional_t<C::transport_type::memory == memory_space::device, host_memory, the_communicators>{};
+
+/// Whether a collective's buffers are a device's memory.
+template <class C, class Alg = the_communicators>
+inline constexpr bool is_on_device =
+    C::transport_type::memory == memory_space::device && !std::is_same_v<Alg, host_memory>;
 
 template <class Alg>
 constexpr void refuse_algorithm() {
@@ -30,9 +41,9 @@ constexpr void require_native_reduction() {
 }
 
 /// Refuses memory that the device cannot reach.
-template <class C, class T>
+template <class Alg = the_communicators, class C, class T>
 void check_memory(const C& comm, std::span<T> data, const char* operation) {
-  if constexpr (is_on_device<C>) {
+  if constexpr (is_on_device<C, Alg>) {
     if (!data.empty()) comm.transport().check_memory(data.data(), operation);
   }
 }

@@ -2,6 +2,10 @@
 // Vectors of the compiler's: arithmetic on them is that on their elements.
 #pragma once
 
+#ifdef __CUDACC__
+#pragma nv_diag_suppress 1675  // of GCC's unroll, which nvcc hands on and does not know
+#endif
+
 #include <cstddef>
 
 namespace ddpp::detail {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ddpp/all_gather.hpp>
+#include <ddpp/detail/device_collective.hpp>
 #include <ddpp/error.hpp>
 
 #include <algorithm>
@@ -68,7 +69,7 @@ void verify_alike(C& comm, const std::vector<std::string>& lines) {
   const auto ranks = static_cast<std::size_t>(comm.size());
   const std::array<std::uint64_t, 2> mine = {digest_of(text), text.size()};
   std::vector<std::uint64_t> all(2 * ranks);
-  ddpp::all_gather(comm, mine, all);
+  ddpp::all_gather(comm, mine, all, in_host_memory<C>);
   std::size_t longest = 0;
   bool alike = true;
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -79,7 +80,7 @@ void verify_alike(C& comm, const std::vector<std::string>& lines) {
 
   text.resize(longest);
   std::string texts(longest * ranks, '\0');
-  ddpp::all_gather(comm, text, texts);
+  ddpp::all_gather(comm, text, texts, in_host_memory<C>);
   std::vector<std::vector<std::string_view>> split;
   for (std::size_t r = 0; r < ranks; ++r) {
     split.push_back(

@@ -57,6 +57,8 @@ class power_sgd {
 
   template <class C>
   void operator()(C& comm, gradient_bucket& bucket) {
+    static_assert(!detail::is_on_device<C>,
+                  "ddpp: power_sgd works in host memory; on a device use fp16_compress or bf16_compress");
     bucket.visit([&](auto gradients) {
       elements_ += gradients.size();
       if (step_ < options_.start_step) {

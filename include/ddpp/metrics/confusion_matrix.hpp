@@ -59,7 +59,7 @@ class confusion_matrix {
   template <class C>
   confusion_counts compute(C& comm) const {
     std::vector<std::uint64_t> total = counts_;
-    ddpp::all_reduce(comm, total);
+    ddpp::all_reduce(comm, total, sum, ddpp::detail::in_host_memory<C>);
     return {classes_, std::move(total)};
   }
 

@@ -31,7 +31,7 @@ class mean {
   template <class C>
   double compute(C& comm) const {
     std::array<double, 2> totals = {sum_, weight_};
-    ddpp::all_reduce(comm, totals);
+    ddpp::all_reduce(comm, totals, sum, ddpp::detail::in_host_memory<C>);
     return totals[0] / totals[1];
   }
 
@@ -79,7 +79,7 @@ class accuracy {
   template <class C>
   double compute(C& comm) const {
     std::array<std::uint64_t, 2> totals = {correct_, samples_};
-    ddpp::all_reduce(comm, totals);
+    ddpp::all_reduce(comm, totals, sum, ddpp::detail::in_host_memory<C>);
     return static_cast<double>(totals[0]) / static_cast<double>(totals[1]);
   }
 

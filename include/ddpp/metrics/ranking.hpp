@@ -30,11 +30,11 @@ std::vector<T> all_gather_uneven(C& comm, const std::vector<T>& mine) {
   const auto ranks = static_cast<std::size_t>(comm.size());
   const std::uint64_t count = mine.size();
   std::vector<std::uint64_t> counts(ranks);
-  ddpp::all_gather(comm, std::span(&count, 1), counts);
+  ddpp::all_gather(comm, std::span(&count, 1), counts, in_host_memory<C>);
   const std::size_t longest = static_cast<std::size_t>(*std::max_element(counts.begin(), counts.end()));
   std::vector<T> padded = mine, gathered(longest * ranks), all;
   padded.resize(longest);
-  ddpp::all_gather(comm, padded, gathered);
+  ddpp::all_gather(comm, padded, gathered, in_host_memory<C>);
   for (std::size_t r = 0; r < ranks; ++r) {
     const auto begin = gathered.begin() + static_cast<std::ptrdiff_t>(r * longest);
     all.insert(all.end(), begin, begin + static_cast<std::ptrdiff_t>(counts[r]));
@@ -123,7 +123,7 @@ class scored_samples {
   template <class C>
   std::vector<tied_samples> merged_bins(C& comm) const {
     std::vector<std::uint64_t> total = counts_;
-    ddpp::all_reduce(comm, total);
+    ddpp::all_reduce(comm, total, sum, ddpp::detail::in_host_memory<C>);
     std::vector<tied_samples> ties;
     const double width = (options_.highest - options_.lowest) / static_cast<double>(options_.bins);
     for (std::size_t bin = options_.bins; bin-- > 0;) {
