@@ -426,6 +426,7 @@ struct ncclComm {
   std::vector<nccl_call> begun;
   cudaStream_t stream = nullptr;
   std::vector<double> factors;
+  bool blocking = false;
 };
 
 namespace {
@@ -480,7 +481,7 @@ ncclResult_t begin(ncclComm& comm, const nccl_call& call, cudaStream_t stream) {
     in_group.push_back(&comm);
     return ncclSuccess;
   }
-  if (fake_cuda::without_groups) {
+  if (fake_cuda::without_groups || comm.blocking) {
     put_on_stream(comm);
     return ncclSuccess;
   }
@@ -526,6 +527,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int size, ncclUniqueId id,
   const std::lock_guard inner(all->mutex);
   if (++all->here == size) meeting().worlds.erase(number);
   return ncclInProgress;
+}
+/// Blocking, as it is for those who do not ask.
+ncclResult_t ncclCommInitRank(ncclComm_t* made, int size, ncclUniqueId id, int rank) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclResult_t result = ncclCommInitRankConfig(made, size, id, rank, &config);
+  while (result == ncclInProgress) ncclCommGetAsyncError(*made, &result);
+  (*made)->blocking = true;
+  return result;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   *result = ncclSuccess;
