@@ -6,7 +6,6 @@
 // usage: character_transformer [RANKS [STEPS]]
 #include <ddpp/backends/shm.hpp>
 #include <ddpp/distributed_data_parallel.hpp>
-#include <ddpp/launch.hpp>
 #include <ddpp/metrics/means.hpp>
 
 #include <algorithm>
@@ -20,9 +19,10 @@
 
 #include "character_transformer_model.hpp"
 #include "character_transformer_text.hpp"
+#include "on_ranks.hpp"
 
 int main(int argc, char** argv) {
-  const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
+  const int ranks = number_of_ranks(argc > 1 ? std::atoi(argv[1]) : 2);
   const int steps = argc > 2 ? std::atoi(argv[2]) : 1000;
   const int report = std::max(1, steps / 10);  // every so many steps
   const character_text text("/usr/share/common-licenses");
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     return 2;
   }
 
-  ddpp::launch<ddpp::shm>(ranks, [&](auto& comm) {
+  on_ranks<ddpp::shm>(ranks, [&](auto& comm) {
     const auto begin = std::chrono::steady_clock::now();
     // snippet: train
     character_transformer<float> model(shape, 1);

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSL-1.0
-// Eigen: a network is trained on Fashion-MNIST in one process, and then by two ranks with half of each batch.
-// Both see the same images in each step, and end with the same network.
+// Eigen: a network is trained on Fashion-MNIST in one process, and then by two ranks (or a launcher's) that
+// share each batch. Both see the same images in each step, and end with the same network.
 //
 // usage: eigen_network [IMAGES]
 #include <ddpp/adapters/eigen.hpp>
 #include <ddpp/backends/shm.hpp>
 #include <ddpp/distributed_data_parallel.hpp>
-#include <ddpp/launch.hpp>
 
 #include <Eigen/Core>
 #include <cstddef>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "fashion_mnist.hpp"
+#include "on_ranks.hpp"
 #include "perceptron.hpp"
 
 namespace {
@@ -83,15 +83,18 @@ int main(int argc, char** argv) {
   const std::size_t count = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 25'600;
   Eigen::setNbThreads(1);
   try {
+    const int ranks = number_of_ranks(2);
+    if (batch % static_cast<std::size_t>(ranks) != 0)
+      throw std::invalid_argument("batches are not to be shared by so many ranks");
     const image_set images = read_image_set("/usr/share/datasets/fashion-mnist", "train");
     if (count == 0 || count % batch != 0 || count > images.size())
       throw std::invalid_argument("not so many images in whole batches");
     const double alone = train_alone(images, count);
     std::printf("one process: loss %.4f\n", alone);
     std::fflush(stdout);
-    ddpp::launch<ddpp::shm>(2, [&](auto& comm) {
+    on_ranks<ddpp::shm>(ranks, [&](auto& comm) {
       const double together = train_together(comm, images, count);
-      if (comm.rank() == 0) std::printf("two ranks:   loss %.4f\n", together);
+      if (comm.rank() == 0) std::printf("%d ranks:     loss %.4f\n", comm.size(), together);
     });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "eigen_network: %s\n", error.what());

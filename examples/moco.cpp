@@ -11,7 +11,6 @@
 #include <ddpp/backends/shm.hpp>
 #include <ddpp/broadcast.hpp>
 #include <ddpp/distributed_data_parallel.hpp>
-#include <ddpp/launch.hpp>
 #include <ddpp/metrics/means.hpp>
 #include <ddpp/sampler.hpp>
 
@@ -30,6 +29,7 @@
 #include "fashion_mnist.hpp"
 #include "moco_encoder.hpp"
 #include "moco_views.hpp"
+#include "on_ranks.hpp"
 
 namespace {
 
@@ -155,7 +155,8 @@ class momentum_contrast {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int ranks = argc > 1 ? std::atoi(argv[1]) : 2, epochs = argc > 2 ? std::atoi(argv[2]) : 10;
+  const int ranks = number_of_ranks(argc > 1 ? std::atoi(argv[1]) : 2),
+            epochs = argc > 2 ? std::atoi(argv[2]) : 10;
   const std::size_t count = argc > 3 ? std::strtoul(argv[3], nullptr, 10) : 10'240;
   if (ranks < 1 || batch % static_cast<std::size_t>(ranks) != 0 || count % batch != 0 || count > 60'000) {
     std::fprintf(stderr, "moco: %zu images in batches of %zu are not to be shared by %d ranks\n", count,
@@ -166,7 +167,7 @@ int main(int argc, char** argv) {
   const std::string directory = "/usr/share/datasets/fashion-mnist";
   try {
     const images data{read_image_set(directory, "train"), read_image_set(directory, "t10k")};
-    ddpp::launch<ddpp::shm>(ranks, [&](auto& comm) {
+    on_ranks<ddpp::shm>(ranks, [&](auto& comm) {
       momentum_contrast contrast(comm, data, count);
       const auto learned = [&](const matrix& samples) -> const matrix& {
         contrast.trained().forward(samples);

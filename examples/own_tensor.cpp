@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 // A tensor class of one's own, and what makes it known to ddpp. A line is fitted with it, first in one
-// process and then by two ranks with half of the points each, which end with the same line.
+// process and then by two ranks (or a launcher's) that share the points, which end with the same line.
 #include <ddpp/all_reduce.hpp>
 #include <ddpp/backends/shm.hpp>
 #include <ddpp/distributed_data_parallel.hpp>
-#include <ddpp/launch.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +14,8 @@
 #include <span>
 #include <stdexcept>
 #include <utility>
+
+#include "on_ranks.hpp"
 
 namespace {
 
@@ -125,16 +126,19 @@ int main() {
     points(i, 1) = 3 * points(i, 0) - 2 + (i % 4 < 2 ? 0.1f : -0.1f);
   }
   try {
+    const int ranks = number_of_ranks(2);
+    expect(points.rows() % static_cast<std::size_t>(ranks) == 0,
+           "the points are not to be shared by so many ranks");
     const line alone = fit_alone(points);
-    ddpp::launch<ddpp::shm>(2, [&](auto& comm) {
+    on_ranks<ddpp::shm>(ranks, [&](auto& comm) {
       const line together = fit_together(comm, points);
       expect(std::abs(together.slope(0, 0) - alone.slope(0, 0)) < 1e-3f, "the slopes differ");
       expect(std::abs(together.offset(0, 0) - alone.offset(0, 0)) < 1e-3f, "the offsets differ");
 
       tensor sum(2, 3);
-      sum(1, 2) = static_cast<float>(comm.rank() + 1);
+      sum(1, 2) = 2;
       ddpp::all_reduce(comm, sum);
-      expect(sum(1, 2) == 3, "the sum is wrong");
+      expect(sum(1, 2) == 2 * static_cast<float>(ranks), "the sum is wrong");
       bool refused = false;
       try {
         ddpp::all_reduce(comm, sum.transposed());
@@ -143,8 +147,8 @@ int main() {
       }
       expect(refused, "a tensor that is not contiguous was taken for a buffer");
       if (comm.rank() == 0)
-        std::printf("y = %.3f x %+.3f, by one process and by two ranks\n", together.slope(0, 0),
-                    together.offset(0, 0));
+        std::printf("y = %.3f x %+.3f, by one process and by %d ranks\n", together.slope(0, 0),
+                    together.offset(0, 0), ranks);
     });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "own_tensor: %s\n", error.what());

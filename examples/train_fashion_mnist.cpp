@@ -6,11 +6,8 @@
 #include <ddpp/environment.hpp>
 #include <ddpp/hooks.hpp>
 #include <ddpp/hooks/power_sgd.hpp>
-#include <ddpp/init.hpp>
-#include <ddpp/launch.hpp>
 #include <ddpp/metrics.hpp>
 #include <ddpp/sampler.hpp>
-#include <ddpp/visit_backend.hpp>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -27,20 +24,42 @@
 #include <vector>
 
 #include "fashion_mnist.hpp"
+#include "on_ranks.hpp"
 #include "perceptron.hpp"
+
+#ifdef TRAIN_ON_MPI
+#include <ddpp/backends/mpi.hpp>
+#else
+#include <ddpp/backends/hierarchical.hpp>
+#include <ddpp/visit_backend.hpp>
+#endif
 
 namespace {
 
+/// visit_transport calls f(std::type_identity<T>{}) for the transport of that name.
+#ifdef TRAIN_ON_MPI
+const std::vector<std::string> transports{"mpi"};
+template <class F>
+void visit_transport(const std::string&, F f) {
+  f(std::type_identity<ddpp::mpi>{});
+}
+#else
+const std::vector<std::string> transports{"shm", "threads", "tcp", "hierarchical"};
+template <class F>
+void visit_transport(const std::string& name, F f) {
+  ddpp::visit_backend<ddpp::hierarchical<ddpp::shm, ddpp::tcp>>(name, f);
+}
+#endif
+
 struct settings {
   int ranks = 2;
-  std::string transport = "shm", precision = "float", hook = "all_reduce";
+  std::string transport = transports.front(), precision = "float", hook = "all_reduce";
   std::string data = "/usr/share/datasets/fashion-mnist";
   int epochs = 8;
   std::size_t batch = 128;  // global
   std::size_t hidden = 128;
   double rate = 0.03;
   std::uint32_t seed = 1;
-  bool launched = false;  // each rank was started by somebody else, and this process is one of them
 };
 
 struct images {
@@ -214,21 +233,15 @@ class trainer {
 };
 
 void run(const images& data, const settings& chosen) {
-  ddpp::visit_backend(chosen.transport, [&](auto tag) {
+  visit_transport(chosen.transport, [&](auto tag) {
     using transport = typename decltype(tag)::type;
-    const auto each_rank = [&](auto& comm) {
+    on_ranks<transport>(chosen.ranks, [&](auto& comm) {
       using comm_type = std::remove_reference_t<decltype(comm)>;
       if (chosen.precision == "float")
         trainer<float, comm_type>(comm, data, chosen).run();
       else
         trainer<double, comm_type>(comm, data, chosen).run();
-    };
-    if (chosen.launched) {
-      auto comm = ddpp::init<transport>();
-      each_rank(comm);
-    } else {
-      ddpp::launch<transport>(chosen.ranks, each_rank);
-    }
+    });
   });
 }
 
@@ -239,7 +252,7 @@ settings parse(CLI::App& app, int argc, char** argv) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--transport", chosen.transport, "between ranks")
-      ->check(CLI::IsMember({"threads", "shm", "tcp"}))
+      ->check(CLI::IsMember(transports))
       ->capture_default_str();
   app.add_option("--epochs", chosen.epochs, "passes over the images")
       ->check(CLI::Range(1, 100'000))
@@ -263,16 +276,15 @@ settings parse(CLI::App& app, int argc, char** argv) {
 
   if (!(chosen.rate > 0 && chosen.rate <= 10))
     throw ddpp::usage_error("--rate is a number above 0 and up to 10");
-  const auto environment = ddpp::detail::read_environment();
-  chosen.launched = environment.by != nullptr;
-  if (chosen.launched && app.count("--ranks") > 0) {
+  const bool launched = ddpp::launched_ranks() > 0;
+  if (launched && app.count("--ranks") > 0) {
     throw ddpp::usage_error("--ranks was given, but a launcher has started this rank");
   }
-  if (chosen.launched && chosen.transport == "threads") {
+  if (launched && chosen.transport == "threads") {
     throw ddpp::usage_error(
         "--transport threads joins ranks of one process, but a launcher has started this one as a process");
   }
-  const int ranks = chosen.launched ? environment.size : chosen.ranks;
+  const int ranks = number_of_ranks(chosen.ranks);
   if (chosen.batch < static_cast<std::size_t>(ranks)) {
     throw ddpp::usage_error("--batch " + std::to_string(chosen.batch) +
                             " is less than one image for each of " + std::to_string(ranks) + " ranks");

@@ -4,6 +4,7 @@
 #include <ddpp/adapters/eigen.hpp>
 #include <ddpp/all_reduce.hpp>
 #include <ddpp/distributed_data_parallel.hpp>
+#include <ddpp/environment.hpp>
 #include <ddpp/init.hpp>
 #include <ddpp/metrics.hpp>
 #include <ddpp/sampler.hpp>
@@ -190,13 +191,13 @@ int main(int argc, char** argv) {
     const image_set images = read_image_set(chosen.data, "train");
     ddpp::visit_backend(chosen.transport, [&](auto tag) {
       using transport = typename decltype(tag)::type;
+      const auto train = [&] {
+        auto comm = ddpp::init<transport>();
+        trainer(images, chosen, comm.rank()).run(comm);
+      };
+      if (ddpp::launched_ranks() > 0) return train();  // of which most end the job when a rank is killed
       // A rank that fails ends the job after `grace`, unless the others have ended before: here they go on.
-      ddpp::spawn(chosen.ranks,
-                  [&](int rank) {
-                    auto comm = ddpp::init<transport>();
-                    trainer(images, chosen, rank).run(comm);
-                  },
-                  {.grace = std::chrono::hours(24)});
+      ddpp::spawn(chosen.ranks, [&](int) { train(); }, {.grace = std::chrono::hours(24)});
     });
   } catch (const ddpp::spawn_error& e) {
     std::printf("(%s)\n", e.what());

@@ -136,4 +136,11 @@ inline int local_rank() { return detail::read_environment().local_rank; }
 /// How many ranks the launcher has started on this host; 1 when there is none or it does not say.
 inline int local_size() { return detail::read_environment().local_size; }
 
+/// How many ranks the launcher has started on all hosts, of which this process is one: `init` joins them. 0
+/// when there is none: this program may `launch` its own.
+inline int launched_ranks() {
+  const detail::launched found = detail::read_environment();
+  return found.by ? found.size : 0;
+}
+
 }  // namespace ddpp
