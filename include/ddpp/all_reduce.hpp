@@ -35,7 +35,9 @@ void all_reduce_in_place(C& inside, std::span<T> data, const Op& op, const Alg& 
   if constexpr (is_16_bit_float<T> && (averages || sums) && leaves_choice<C, Alg> &&
                 !has_all_reduce<typename C::transport_type, T, sum_t>) {
     const int divisor = averages ? inside.size() : 1;
-    if constexpr (has_slots)
+    if constexpr (has_16_bit_sums<typename C::transport_type, T>)
+      inside.transport().sum_16_bit(data, divisor, inside.deadline());
+    else if constexpr (has_slots)
       algorithms::staged{}.sum(inside, data, divisor);
     else
       algorithms::direct{}.sum_16_bit(inside, data, divisor);

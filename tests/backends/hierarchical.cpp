@@ -129,6 +129,15 @@ TEST_CASE("a host sends what one rank of a ring over hosts would send") {
       const auto sum = static_cast<float>(ranks * (ranks - 1) / 2);
       EXPECT(std::count(data.begin(), data.end(), sum) == static_cast<std::ptrdiff_t>(data.size()));
 
+      // Sums of 16-bit numbers go across in float, results in 16 bits.
+      std::vector<ddpp::half> halves(data.size(), ddpp::half(static_cast<float>(comm.rank())));
+      const auto averaged = sent_across(comm, [&] { ddpp::all_reduce(comm, halves, ddpp::avg); });
+      for (const std::uint64_t host : averaged)
+        EXPECT(host == 3 * (number - 1) * data.size() * sizeof(ddpp::half) / number);
+      const auto average = static_cast<float>(ranks - 1) / 2;
+      EXPECT(std::all_of(halves.begin(), halves.end(),
+                         [&](ddpp::half x) { return static_cast<float>(x) == average; }));
+
       // A piece for each rank: the ring passes on all but the pieces of one host.
       const std::size_t piece = 277'200;
       std::vector<float> whole(ranks * piece), own(piece);
@@ -146,6 +155,12 @@ TEST_CASE("a host sends what one rank of a ring over hosts would send") {
       for (std::size_t h = 0; h < number; ++h) EXPECT(scattered[h] == all - of_host[h]);
       EXPECT(own.front() == static_cast<float>(ranks) * static_cast<float>(comm.rank()) &&
              own.back() == own.front());
+
+      std::vector<ddpp::half> whole_halves(whole.size(), ddpp::half(0.5f)), own_halves(piece);
+      const auto halved = sent_across(comm, [&] { ddpp::reduce_scatter(comm, whole_halves, own_halves); });
+      EXPECT(halved == scattered);
+      EXPECT(static_cast<float>(own_halves.front()) == 0.5f * static_cast<float>(ranks) &&
+             static_cast<float>(own_halves.back()) == 0.5f * static_cast<float>(ranks));
 
       // No host gets it twice.
       const int root = comm.size() - 1;

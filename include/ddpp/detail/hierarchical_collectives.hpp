@@ -6,6 +6,7 @@
 //                  inside
 // reduce_scatter   reduce_scatter inside, of the pieces of each rail's ranks; reduce_scatter along each rail
 // all_gather       the same backwards
+// 16-bit sums      the same in float, but that the rounded results are gathered
 // broadcast        from the root to one rank of each host; then inside
 // barrier          inside; one rank per host; inside
 //
@@ -16,12 +17,16 @@
 
 #include <ddpp/algorithms/automatic.hpp>
 #include <ddpp/concepts.hpp>
+#include <ddpp/detail/combine.hpp>
 #include <ddpp/detail/copy.hpp>
 #include <ddpp/detail/exchange.hpp>
 #include <ddpp/detail/host_layout.hpp>
 #include <ddpp/detail/partition.hpp>
+#include <ddpp/detail/scaling.hpp>
 #include <ddpp/detail/scratch.hpp>
 #include <ddpp/detail/subset.hpp>
+#include <ddpp/dtype.hpp>
+#include <ddpp/op.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -43,19 +48,45 @@ class hierarchical_collectives {
   template <class T, class Op>
   void all_reduce(std::span<T> data, const Op& op) {
     if (layout_.hosts() == 1) return algorithm.all_reduce(inside_, data, op);
-    const int rails = rails_for(data.size_bytes());
-    const partition among_rails(data.size(), rails);
-    scratch<std::size_t> offsets(static_cast<std::size_t>(inside_.size()) + 1);
-    for (int l = 0; l <= inside_.size(); ++l)
-      offsets.data()[l] = l < rails ? among_rails.offset(l) : data.size();
-    const partition slices{std::span<const std::size_t>(offsets.span())};
-    const auto mine = data.subspan(slices.offset(local_), slices.size(local_));
-    if (inside_.size() > 1) algorithm.reduce_scatter(inside_, std::span<const T>(data), mine, slices, op);
-    if (local_ < rails) {
+    const rail_slices slices(data.size(), rails_for(data.size_bytes()), inside_.size());
+    const auto mine = slices.of(data, local_);
+    if (inside_.size() > 1)
+      algorithm.reduce_scatter(inside_, std::span<const T>(data), mine, slices.all(), op);
+    if (slices.is_on_rail(local_)) {
       along(layout_.rail(local_), [&](auto& rail) { algorithm.all_reduce(rail, mine, op); });
     }
     if (inside_.size() > 1)
-      algorithm.all_gather(inside_, std::as_writable_bytes(data), slices.scaled(sizeof(T)));
+      algorithm.all_gather(inside_, std::as_writable_bytes(data), slices.all().scaled(sizeof(T)));
+  }
+
+  /// data = (sum over ranks of data) / divisor. Hosts' sums go across as floats, the result in 16 bits.
+  template <class T>
+  requires is_16_bit_float<T>
+  void sum_16_bit(std::span<T> data, int divisor) {
+    if (layout_.hosts() == 1) {
+      if constexpr (has_shared_slots<Inner>)
+        return algorithms::staged{}.sum(inside_, data, divisor);
+      else
+        return algorithms::direct{}.sum_16_bit(inside_, data, divisor);
+    }
+    scratch<float> sums(data.size());
+    widen(sums.data(), data.data(), data.size());
+    const rail_slices slices(data.size(), rails_for(data.size_bytes()), inside_.size());
+    const auto mine = slices.of(sums.span(), local_);
+    if (inside_.size() > 1)
+      algorithm.reduce_scatter(inside_, std::span<const float>(sums.span()), mine, slices.all(), sum);
+    if (slices.is_on_rail(local_)) {
+      along(layout_.rail(local_), [&](auto& rail) {
+        const partition pieces(mine.size(), rail.size());
+        const auto own = mine.subspan(pieces.offset(host_), pieces.size(host_));
+        algorithm.reduce_scatter(rail, std::span<const float>(mine), own, pieces, sum);
+        const auto result = slices.of(data, local_);
+        round_quotient(own, result.subspan(pieces.offset(host_), pieces.size(host_)), divisor);
+        algorithm.all_gather(rail, std::as_writable_bytes(result), pieces.scaled(sizeof(T)));
+      });
+    }
+    if (inside_.size() > 1)
+      algorithm.all_gather(inside_, std::as_writable_bytes(data), slices.all().scaled(sizeof(T)));
   }
 
   template <class T, class Op>
@@ -83,6 +114,16 @@ class hierarchical_collectives {
     order.for_each_other(local_, [&](int peer, std::size_t at) {
       send(inside_, std::as_bytes(block.subspan(at, piece)), peer);
     });
+  }
+
+  /// out = this rank's block of (sum over ranks of in) / divisor, of equal blocks.
+  template <class T>
+  requires is_16_bit_float<T>
+  void sum_block_16_bit(std::span<const T> in, std::span<T> out, int divisor) {
+    scratch<float> wide(in.size()), own(out.size());
+    widen(wide.data(), in.data(), in.size());
+    reduce_scatter(std::span<const float>(wide.span()), own.span(), sum);
+    round_quotient(own.span(), out, divisor);
   }
 
   /// `out` has this rank's piece already.
@@ -132,6 +173,33 @@ class hierarchical_collectives {
  private:
   static constexpr algorithms::automatic algorithm{};
   static constexpr std::size_t small = std::size_t{32} << 10;  // bytes
+
+  /// A buffer cut into one slice per rail, for the ranks of a host that are on one.
+  class rail_slices {
+   public:
+    rail_slices(std::size_t count, int rails, int ranks)
+        : rails_(rails), offsets_(static_cast<std::size_t>(ranks) + 1) {
+      const partition even(count, rails);
+      for (int l = 0; l <= ranks; ++l) offsets_.data()[l] = l < rails ? even.offset(l) : count;
+    }
+
+    bool is_on_rail(int local) const noexcept { return local < rails_; }
+    partition all() const noexcept { return partition(std::span<const std::size_t>(offsets_.span())); }
+    template <class T>
+    std::span<T> of(std::span<T> data, int local) const {
+      return data.subspan(all().offset(local), all().size(local));
+    }
+
+   private:
+    const int rails_;
+    mutable scratch<std::size_t> offsets_;
+  };
+
+  template <class T>
+  static void round_quotient(std::span<float> sums, std::span<T> into, int divisor) {
+    if (divisor != 1) divide(sums.data(), sums.size(), divisor);
+    narrow_scaled(into.data(), sums.data(), sums.size(), 1.0f);
+  }
 
   /// The order in which a buffer of one piece per rank can be cut into one chunk per rail, and each chunk
   /// into one block per host.
