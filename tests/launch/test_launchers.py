@@ -1,26 +1,31 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSL-1.0
 """A ddpp program under other launchers: by the variables they set, and under those that are installed. (scripts/test --full
-installs them: there none may be missing.)
+installs them: there none may be missing.) And the programs of examples/ under all of them.
 
-usage: test_launchers.py DDPP_RUN RANK
+usage: test_launchers.py DDPP_RUN RANK [FOLDER EXAMPLE...]      the EXAMPLEs are programs in FOLDER
 """
 import contextlib
 import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import unittest
 import uuid
 
+from examples import FASHION, LICENCES, RANKS, examples, make_data
 from launching import FULL, Job, LaunchCase, main
 
 DDPP_RUN, RANK = map(os.path.abspath, sys.argv[1:3])
+EXAMPLE_FOLDER, BUILT_EXAMPLES = "".join(sys.argv[3:4]), sys.argv[4:]
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent.parent / "examples"
+ONE_TORCHRUN = threading.Lock()  # --standalone takes a fixed port in PyTorch 1.13
 DEBIANS_PYTHON = "/usr/bin/python3"
 
 
@@ -110,21 +115,27 @@ def needs_module(module):
     return unittest.skipUnless(FULL or has_module(module), f"Debian's Python has no {module}")
 
 
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# Debian's PyTorch 1.13 takes its own default of these for an error, under Python 3.11.
+TORCHRUN = ["torchrun", "--standalone", "--no_python", "-r", "9:1", "-t", "9:1"]
+
+
 class Real(LaunchCase):
-    AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    # Debian's PyTorch 1.13 takes its own default of these for an error, under Python 3.11.
-    TORCHRUN = ["torchrun", "--standalone", "--no_python", "-r", "9:1", "-t", "9:1", "--nproc_per_node=3"]
     LINES = [f"rank {rank} of 3 local {rank} of 3 sum 3" for rank in range(3)]
+
+    def run_torchrun(self, *arguments):
+        with ONE_TORCHRUN:
+            return self.run_job([*TORCHRUN, "--nproc_per_node=3", *arguments])
 
     @installed("mpirun.openmpi")
     def test_open_mpi(self):
-        job = self.run_job(["mpirun.openmpi", "--oversubscribe", "-np", 3, RANK], self.AS_ROOT)
+        job = self.run_job(["mpirun.openmpi", "--oversubscribe", "-np", 3, RANK], AS_ROOT)
         self.assert_ended(job, 0)
         self.assertEqual(sorted(job.output.splitlines()), self.LINES)
 
     @installed("mpirun.openmpi")
     def test_open_mpi_fails_as_the_rank_does(self):
-        job = self.run_job(["mpirun.openmpi", "--oversubscribe", "-np", 3, RANK, "throw"], self.AS_ROOT)
+        job = self.run_job(["mpirun.openmpi", "--oversubscribe", "-np", 3, RANK, "throw"], AS_ROOT)
         self.assertNotEqual(job.status, 0)
         self.assertIn('the "loss" is not a number', job.errors)
 
@@ -136,22 +147,22 @@ class Real(LaunchCase):
 
     @installed("mpirun.openmpi")
     def test_ddpp_run_under_mpirun_counts_alone(self):
-        job = self.run_job(["mpirun.openmpi", "-np", 1, DDPP_RUN, "--nproc-per-node", 3, "--no-prefix", RANK], self.AS_ROOT)
+        job = self.run_job(["mpirun.openmpi", "-np", 1, DDPP_RUN, "--nproc-per-node", 3, "--no-prefix", RANK], AS_ROOT)
         self.assert_ended(job, 0)
         self.assertEqual(sorted(job.output.splitlines()), self.LINES)
 
     @installed("torchrun")
     def test_torchrun(self):
-        job = self.run_job([*self.TORCHRUN, RANK])
+        job = self.run_torchrun(RANK)
         self.assert_ended(job, 0)
         self.assertEqual(sorted(job.output.splitlines()), self.LINES)
 
-        # (In one case with the others: --standalone takes a fixed port in PyTorch 1.13.) It starts all again, and reads
-        # the error file.
-        job = self.run_job([*self.TORCHRUN, "--max_restarts=1", RANK, "throw"])
+    @installed("torchrun")
+    def test_torchrun_starts_all_again_and_reads_the_error_file(self):
+        job = self.run_torchrun("--max_restarts=1", RANK, "throw")
         self.assert_ended(job, 0)
         self.assertEqual(sorted(job.output.splitlines()), sorted(2 * self.LINES))
-        job = self.run_job([*self.TORCHRUN, RANK, "throw"])
+        job = self.run_torchrun(RANK, "throw")
         self.assertNotEqual(job.status, 0)
         self.assertIn('traceback : the "loss" is not a number', job.errors)
 
@@ -208,6 +219,56 @@ class Examples(LaunchCase):
         parsed = subprocess.run([DEBIANS_PYTHON, "-c", program, *manifests], capture_output=True, text=True, check=True)
         kinds = [[document["kind"] for document in documents] for documents in json.loads(parsed.stdout)]
         self.assertEqual(kinds, [["Service", "Job"], ["PyTorchJob"]])
+
+
+@unittest.skipUnless(BUILT_EXAMPLES, "the examples are not built")
+@unittest.skipUnless(FASHION.is_dir() and LICENCES.is_dir(), f"there is no {FASHION} or no {LICENCES}")
+class Examples(LaunchCase):
+    """Each, under each launcher, prints what it prints alone. Without --full all of them run under ddpp-run only."""
+
+    def setUp(self):
+        super().setUp()
+        make_data(self.folder)
+        self.examples = {name: each for name, each in examples(self.folder).items() if name in BUILT_EXAMPLES}
+        self.assertEqual(len(self.examples), len(BUILT_EXAMPLES), "an example that is not in the table")
+
+    def results(self, name, launcher, environment=None):
+        example = self.examples[name]
+        job = self.run_job([*launcher, f"{EXAMPLE_FOLDER}/{name}", *example.arguments], environment)
+        self.assert_ended(job, 0)
+        return re.findall(example.result, job.output)
+
+    def assert_runs(self, name, launcher, environment=None):
+        example = self.examples[name]
+        with self.subTest(name):
+            right = self.results(name, [DDPP_RUN, "--nproc-per-node", RANKS, "--no-prefix"] if example.needs_a_launcher else [])
+            if example.starts_its_own:
+                right *= RANKS
+            self.assertNotEqual(right, [])
+            self.assertEqual(sorted(self.results(name, launcher, environment)), sorted(right))
+
+    def test_ddpp_run(self):
+        for name in self.examples:
+            self.assert_runs(name, [DDPP_RUN, "--nproc-per-node", RANKS, "--no-prefix"])
+
+    def some(self):
+        return self.examples if FULL else ["train_fashion_mnist"]
+
+    @installed("torchrun")
+    def test_torchrun(self):
+        for name in self.some():
+            with ONE_TORCHRUN:
+                self.assert_runs(name, [*TORCHRUN, f"--nproc_per_node={RANKS}"])
+
+    @installed("mpirun.openmpi")
+    def test_open_mpi(self):
+        for name in self.some():
+            self.assert_runs(name, ["mpirun.openmpi", "--oversubscribe", "-np", RANKS], AS_ROOT)
+
+    @installed("mpirun.mpich")
+    def test_mpich(self):
+        for name in self.some():
+            self.assert_runs(name, ["mpirun.mpich", "-np", RANKS])
 
 
 if __name__ == "__main__":
