@@ -51,7 +51,7 @@ void check_types(communicator& comm) {
     ddpp::all_reduce(comm, x, ddpp::avg);
     REQUIRE(static_cast<float>(x.back()) == static_cast<float>(size * size));
   };
-  for (const std::size_t count : {1, 1000, 100'003}) {
+  for (const std::size_t count : {1u, 1000u, 100'003u}) {
     check(ddpp::half(), count);
     check(ddpp::bfloat16(), count);
     check(float(), count);
@@ -71,7 +71,7 @@ void check_types(communicator& comm) {
   REQUIRE(points[776].at[2] == 3 * size);
   ddpp::reduce_scatter(comm, all, own, largest());
   REQUIRE(own[2].at[2] == -size);
-  const int modulus = 1000;  // an operation with a state, which MPI could not call
+  int modulus = 1000;  // an operation with a state, which MPI could not call
   std::vector<std::int64_t> x(100, 999);
   ddpp::all_reduce(comm, x, [modulus](std::int64_t a, std::int64_t b) { return a * b % modulus; });
   REQUIRE(x[99] == (size % 2 == 0 ? 1 : 999));

@@ -3,10 +3,11 @@
 """The backend mpi under mpirun. With Open MPI where it is installed; under --full (scripts/test installs both) also with MPICH, for
 which the programs are compiled here.
 
-usage: test_mpi.py RANK CONFORMANCE INCLUDE_DIR COMPILER...      RANK and CONFORMANCE are '-' where there is no Open MPI
+usage: test_mpi.py RANK CONFORMANCE TRAIN INCLUDE_DIR COMPILER...      RANK, CONFORMANCE, TRAIN: '-' where they are not built
 """
 import os
 import pathlib
+import re
 import secrets
 import shutil
 import signal
@@ -17,9 +18,12 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "launch"))
+from examples import FASHION, make_data  # noqa: E402
+
 FULL = bool(os.environ.get("DDPP_TEST_FULL"))
-OPEN_MPI = [word if word == "-" else os.path.abspath(word) for word in sys.argv[1:3]]
-INCLUDE, COMPILER = sys.argv[3], sys.argv[4:]
+OPEN_MPI = [word if word == "-" else os.path.abspath(word) for word in sys.argv[1:4]]
+INCLUDE, COMPILER = sys.argv[4], sys.argv[5:]
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 # MPI cannot tell who has died or left, nor who has not come; two ask for ranks that are children of one process.
 EXCLUDED = ["*has died*", "*has left*", "who does not come is named", "*when the same program runs again*",
@@ -41,7 +45,7 @@ class OpenMpi(unittest.TestCase):
         if OPEN_MPI[0] == "-" or not shutil.which(cls.MPIRUN[0]):
             assert not FULL, "--full installs Open MPI"
             raise unittest.SkipTest("there is no Open MPI")
-        cls.rank, cls.conformance = OPEN_MPI
+        cls.rank, cls.conformance, cls.train = OPEN_MPI
 
     def start(self, command, limit, **environment):
         kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
@@ -68,6 +72,20 @@ class OpenMpi(unittest.TestCase):
             with self.subTest(what):
                 self.assert_done(3, what)
         self.assert_done(4, "types")
+
+    @unittest.skipIf(OPEN_MPI[2] == "-" or not FASHION.is_dir(), "the training example or its data are not there")
+    def test_training_example(self):
+        """It learns, and the losses are those of one rank, to twelve digits."""
+        with tempfile.TemporaryDirectory() as folder:
+            make_data(pathlib.Path(folder))
+            losses = []
+            for number in (1, 2, 3):
+                status, output = self.run_ranks(number, self.train, "--data", folder, "--epochs", 2, "--precision", "double", "--hidden", 16)
+                self.assertEqual(status, 0, output)
+                losses.append(re.findall(r" \d+ +(\d+\.\d{12}) ", output))
+        self.assertEqual(len(losses[0]), 2)
+        self.assertLess(float(losses[0][1]), float(losses[0][0]))
+        self.assertEqual(losses, 3 * losses[:1])
 
     def test_levels_of_checking(self):
         self.assert_done(2, "levels")
@@ -120,11 +138,14 @@ class Mpich(OpenMpi):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         common = [*COMPILER, "-std=c++20", "-O0", "-I", INCLUDE, "-pthread"]
-        cls.rank, cls.conformance = cls.folder.name + "/rank", cls.folder.name + "/conformance"
+        cls.rank, cls.conformance, cls.train = (f"{cls.folder.name}/{name}" for name in ("rank", "conformance", "train"))
         subprocess.run([*common, HERE / "rank.cpp", "-o", cls.rank, *flags, "-ldl"], check=True)
         subprocess.run([*common, '-DDDPP_TEST_TRANSPORT=support::checked_mpi',
                         '-DDDPP_TEST_TRANSPORT_HEADER="../mpi/checked_mpi.hpp"', HERE.parent / "conformance" / "suite.cpp",
                         HERE.parent / "main.cpp", "-o", cls.conformance, *flags, "-ldl"], check=True)
+        if OPEN_MPI[2] != "-":
+            subprocess.run([*common, "-DTRAIN_ON_MPI", "-I/usr/include/eigen3", HERE.parent.parent / "examples" / "train_fashion_mnist.cpp", "-o", cls.train,
+                            *flags, "-ldl", "-lz"], check=True)
 
 
 if __name__ == "__main__":
