@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // What every peer does alike. `run` listens at a Unix socket; each rank of each peer connects, says who it
 // is, and then waits for orders without using the processor, so that the peers can be measured in turn, size
-// by size. An order is a line 'bytes warm-up blocks calls'; the answer is the number of wrong elements and,
-// for each block, the microseconds per call that this rank saw.
+// by size. An order is a line 'bytes warm-up-blocks blocks calls'; the answer is the number of wrong elements
+// and, for each block, the microseconds per call that this rank saw.
 #pragma once
 
 #include <algorithm>
@@ -92,7 +92,7 @@ class values {
 
 struct order {
   std::size_t bytes;
-  int warm_up, blocks, calls;
+  int warm_up, blocks, calls;  // blocks to warm up, those that count, calls in each
 };
 
 struct answer {
@@ -127,7 +127,7 @@ answer measure(Peer& peer, const order& todo) {
     return took.count() / number;
   };
   refill();
-  calls(todo.warm_up);
+  for (int block = 0; block < todo.warm_up; ++block) calls(todo.calls);
   for (int block = 0; block < todo.blocks; ++block) result.microseconds.push_back(calls(todo.calls));
   check();
   return result;
