@@ -64,9 +64,8 @@ class slot_writer {
   }
 
  private:
-  /// Of fewer lines, the cost of those that come from memory is too near to that of those from caches far
-  /// away. Streaming, once begun, has all come from memory.
-  static constexpr std::size_t least_streamed_bytes = std::size_t{8} << 10;
+  /// Fewer lines do not tell what one costs.
+  static constexpr std::size_t least_streamed_bytes = std::size_t{2} << 10;
   /// Buffers that push each other out of the caches gain by it in either case.
   static constexpr std::size_t always_streamed_bytes = std::size_t{8} << 20;
   static constexpr std::size_t sample_bytes = std::size_t{16} << 10;
