@@ -128,6 +128,8 @@ class basic_fabric_slots {
   void arrive(const symmetric_place& place = {}) {
     writer_.finish();
     DDPP_PROBE(slot_written);
+    place_ = place;
+    arrived_digests_[round_ % 2] = digest_;
     arrival_flag& flag = arrival_of(rank_, round_);
     flag.digest = digest_;
     flag.window = place.number;
@@ -144,6 +146,7 @@ class basic_fabric_slots {
 
   /// Once it has arrived: where a rank's buffer is to be found, if it said so.
   symmetric_place place_of(int rank) const noexcept {
+    if (rank == rank_) return place_;
     const arrival_flag& flag = arrival_of(rank, round_);
     return {flag.window, flag.offset};
   }
@@ -213,12 +216,12 @@ class basic_fabric_slots {
   }
   /// Only once it has arrived.
   bool agrees(int rank, std::uint64_t round) const noexcept {
-    return arrival_of(rank, round).digest == arrival_of(rank_, round).digest;
+    return arrival_of(rank, round).digest == arrived_digests_[round % 2];
   }
   /// A rank that has arrived and does not agree, or -1.
   int odd_one(std::uint64_t round) const noexcept {
     for (int rank = 0; rank < memory_.ranks(); ++rank) {
-      if (has_arrived(rank, round) && !agrees(rank, round)) return rank;
+      if (rank != rank_ && has_arrived(rank, round) && !agrees(rank, round)) return rank;
     }
     return -1;
   }
@@ -263,6 +266,10 @@ class basic_fabric_slots {
   fingerprint print_;  // of the collective that this rank is in
   std::uint64_t entered_ = 0;
   std::uint64_t digest_ = 0;  // of the collective, and of all before
+  // What this rank's flags say. To read it there would be to wait for the others' caches, where the lines
+  // are.
+  std::array<std::uint64_t, 2> arrived_digests_{};
+  symmetric_place place_;  // in the latest round
   // Bytes into the room for slots: where this round's slot begins, the last one's, and the end of the latest.
   std::size_t slot_ = 0, last_slot_ = 0, end_ = 2 * small_bytes;
   bool is_inline_ = false;

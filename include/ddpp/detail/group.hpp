@@ -94,7 +94,7 @@ class group {
       return options_;
   }
   std::chrono::milliseconds timeout() const noexcept { return timeout_; }
-  deadline deadline_from_now() const noexcept { return deadline_after(timeout_); }
+  deadline deadline_from_now() const noexcept { return deadline_soon_after(timeout_); }
 
   /// Runs `script(script_scope&)` as the next collective and returns when it is done.
   void run(fingerprint print, function_ref<void(script_scope&)> script) {
