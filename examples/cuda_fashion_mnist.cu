@@ -6,20 +6,17 @@
 //   ./a.out [--data DIRECTORY] [--devices N] [--epochs N] [--precision float|double]
 #include <ddpp/all_reduce.hpp>
 #include <ddpp/backends/nccl.hpp>
-#include <ddpp/broadcast.hpp>
+#include <ddpp/distributed_data_parallel.hpp>
 #include <ddpp/environment.hpp>
 #include <ddpp/init.hpp>
 #include <ddpp/launch.hpp>
 #include <ddpp/sampler.hpp>
-#include <ddpp/work.hpp>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -95,11 +92,13 @@ class trainer {
         test_(data.test),
         model_(data.training.pixels, units, classes, std::max(batch, chunk),
                seed + static_cast<std::uint32_t>(comm.rank())),  // rank 0's counts
-        sampler_(comm, count_, {.seed = seed, .padding = ddpp::sampler_padding::none}) {
-    for (const auto* values :
-         {&model_.output.bias, &model_.output.weights, &model_.hidden.bias, &model_.hidden.weights})
-      ddpp::broadcast(comm_, values->span(), 0);
-  }
+        ddp_(comm,
+             {parameter("output.bias", model_.output.bias, model_.output.bias_gradient),
+              parameter("output.weights", model_.output.weights, model_.output.weights_gradient),
+              parameter("hidden.bias", model_.hidden.bias, model_.hidden.bias_gradient),
+              parameter("hidden.weights", model_.hidden.weights, model_.hidden.weights_gradient)},
+             {.bucket_cap_mb = 0.25}),
+        sampler_(comm, count_, {.seed = seed, .padding = ddpp::sampler_padding::none}) {}
 
   void run(int epochs) {
     if (comm_.rank() == 0) std::printf("epoch            loss  accuracy  images/s\n");
@@ -131,11 +130,10 @@ class trainer {
       model_.forward(stream_, training_.samples(), share);
       // The ranks' average of these gradients is the batch's, also where shares differ.
       const auto factor = static_cast<Scalar>(static_cast<double>(ranks) / static_cast<double>(last - first));
-      std::vector<ddpp::work> averages;
-      model_.backward(
-          stream_, training_.samples(), training_.labels(), share, factor, loss.data(),
-          [&](std::size_t i) { averages.push_back(ddpp::all_reduce_async(comm_, gradient(i), ddpp::avg)); });
-      for (ddpp::work& each : averages) each.wait();
+      ddp_.prepare();
+      model_.backward(stream_, training_.samples(), training_.labels(), share, factor, loss.data(),
+                      [&](std::size_t i) { ddp_.mark_ready(i); });
+      ddp_.wait();
       model_.step(stream_, static_cast<Scalar>(rate), static_cast<Scalar>(momentum));
     }
     return of_all(loss) / static_cast<double>(count_);
@@ -157,10 +155,9 @@ class trainer {
   }
 
  private:
-  ddpp::device_span<Scalar> gradient(std::size_t i) const {
-    const std::array gradients{&model_.output.bias_gradient, &model_.output.weights_gradient,
-                               &model_.hidden.bias_gradient, &model_.hidden.weights_gradient};
-    return gradients[i]->span();
+  static ddpp::parameter parameter(const char* name, const device_array<Scalar>& values,
+                                   const device_array<Scalar>& gradients) {
+    return {name, values.span(), gradients.span()};
   }
 
   static device_array<std::uint32_t> numbers(ddpp::distributed_sampler& sampler) {
@@ -183,6 +180,7 @@ class trainer {
   std::size_t count_, test_count_;
   device_images<Scalar> training_, test_;
   cuda_perceptron<Scalar> model_;
+  ddpp::distributed_data_parallel<C> ddp_;
   ddpp::distributed_sampler sampler_;
 };
 
