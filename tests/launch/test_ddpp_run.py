@@ -33,6 +33,13 @@ def worker_of(launcher):
     return int(open(f"/proc/{launcher}/task/{launcher}/children").read().split()[0])
 
 
+def can_unshare(*arguments):
+    return shutil.which("unshare") and subprocess.run(["unshare", *arguments, "true"], capture_output=True).returncode == 0
+
+
+OWN_DEV = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
+
+
 class WhatRanksAreTold(LaunchCase):
     def test_variables(self):
         names = ["RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS",
@@ -69,15 +76,27 @@ class WhatRanksAreTold(LaunchCase):
         self.assertEqual(job.output, "[0] MASTER_ADDR=localhost MASTER_PORT=29123\n")
 
     def test_arguments_are_passed_as_they_are(self):
-        script = self.script("import sys; print(sys.argv[1:])\n")
-        words = ["--help", "--nproc-per-node", "9", "-r", "", "a b", "--", "x"]
+        script = self.script("import sys; print(sys.argv[1:])\n", "module.py")
+        words = ["--help", "--nproc-per-node", "9", "--nnodes=3", "-r", "-m", "", "a b", "--", "x"]
         for before in ([], ["--"]):
             job = self.run_job(run("--nproc-per-node", 1, *before, script, *words))
+            self.assertEqual(job.output, f"[0] {words}\n")
+            job = self.run_job(run("-m", *before, "module", *words), cwd=self.folder)
             self.assertEqual(job.output, f"[0] {words}\n")
 
     def test_pass_local_rank(self):
         job = self.run_job(run("--pass-local-rank", self.script("import sys; print(sys.argv[1:])\n"), "x"))
         self.assertEqual(job.output, "[0] ['x', '--local-rank=0']\n")
+
+    def test_spellings(self):
+        script = self.script(SHOW % ["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"])
+        for words in (["--nnodes=1:1", "--nproc_per_node=2", "--master_addr=localhost", "--master_port=29124", "--rdzv_id=7"],
+                      ["--nnodes", "1", "--nproc-per-node", "3", "--nproc-per-node", "2", "--rdzv-endpoint", "elsewhere:29400",
+                       "--master-addr", "localhost", "--master-port", "29124", "--rdzv-id", "7"],
+                      ["--standalone", "--nnodes=4", "--nproc-per-node=2", "--master-addr=localhost", "--master_port=29124", "--rdzv-id=7", "--"]):
+            job = self.run_job(run(*words, script))
+            self.assertEqual(sorted(job.output.splitlines()),
+                             [f"[{rank}] WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=29124 TORCHELASTIC_RUN_ID=7" for rank in (0, 1)], words)
 
     def test_environment_instead_of_options(self):
         script = self.script(SHOW % ["WORLD_SIZE"])
@@ -86,10 +105,37 @@ class WhatRanksAreTold(LaunchCase):
         self.assertEqual(self.run_job(run("--nproc-per-node", 1, script), {"PET_NPROC_PER_NODE": "2"}).output,
                          "[0] WORLD_SIZE=1\n")
 
+    def size_of_world(self, *how, environment=None, **more):
+        job = self.run_job([*how, "sh", "-c", "echo $WORLD_SIZE"], environment, **more)
+        self.assert_ended(job, 0)
+        sizes = {int(line.split()[1]) for line in job.output.splitlines()}
+        self.assertEqual(sizes, {len(job.output.splitlines())})
+        return sizes.pop()
+
     def test_number_of_ranks_by_cores(self):
-        job = self.run_job(run("--nproc-per-node", "cpu", self.script("import os; print(os.environ['WORLD_SIZE'])\n")))
-        self.assertLessEqual(1, len(job.output.splitlines()))
-        self.assertLessEqual(len(job.output.splitlines()), len(os.sched_getaffinity(0)))
+        cores = os.sched_getaffinity(0)
+        self.assertIn(self.size_of_world(*run("--nproc-per-node", "cpu")), range(1, len(cores) + 1))
+        one = {min(cores)}
+        self.assertEqual(self.size_of_world(*run("--nproc_per_node=cpu"), preexec_fn=lambda: os.sched_setaffinity(0, one)), 1)
+
+    @unittest.skipUnless(can_unshare(*OWN_DEV), "no mount namespaces here")
+    def test_number_of_ranks_by_devices(self):
+        def by(what, devices):
+            files = " ".join(["null", *devices])
+            return ["unshare", *OWN_DEV, "sh", "-c", f'mount -t tmpfs none /dev && cd /dev && touch {files} && cd / && exec "$0" "$@"',
+                    *run("--nproc-per-node", what)]
+
+        three = ["nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"]
+        for what in ("gpu", "auto"):
+            for visible, size in [(None, 3), ("1", 1), ("0,2", 2), ("1,-1,0", 1), ("GPU-8932f937,GPU-a1b2", 2), ("0,1,2,3,4", 3)]:
+                with self.subTest(what=what, visible=visible):
+                    self.assertEqual(self.size_of_world(*by(what, three), environment={"CUDA_VISIBLE_DEVICES": visible} if visible else None), size)
+        for devices, visible in [([], {}), (["nvidiactl"], {}), (three, {"CUDA_VISIBLE_DEVICES": ""}), (three, {"CUDA_VISIBLE_DEVICES": "-1"})]:
+            with self.subTest(devices=devices, visible=visible):
+                job = self.run_job([*by("gpu", devices), "true"], visible)
+                self.assert_ended(job, 2)
+                self.assertIn("there is no NVIDIA device", job.errors)
+                self.assertEqual(self.size_of_world(*by("auto", devices), environment=visible), self.size_of_world(*run("--nproc-per-node", "cpu")))
 
     @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "there is one core")
     def test_binding_to_cores(self):
@@ -178,7 +224,7 @@ class Programs(LaunchCase):
     def test_accepted_for_those_who_come_from_torchrun(self):
         job = self.run_job(run("--nnodes=1:1", "--nproc_per_node=1", "--node_rank=0", "--rdzv_backend=c10d",
                                "--rdzv_endpoint=localhost:0", "--rdzv_conf=timeout=5,last_call_timeout=3", "--monitor_interval=5",
-                               "--start_method=fork", "--role=trainer", "--local_addr=x",
+                               "--start_method=fork", "--role=trainer", "--local_addr=x", "--use_env", "--no_python",
                                self.script(SHOW % ["ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"])))
         self.assertEqual(job.output, "[0] ROLE_NAME=trainer ROLE_RANK=0 ROLE_WORLD_SIZE=1\n", job.errors)
 
@@ -486,10 +532,6 @@ class Restarts(LaunchCase):
             job.finish()
             self.assert_ended(job, 128 + signal.SIGTERM)
             self.assertEqual(job.output, "")
-
-
-def can_unshare(*arguments):
-    return shutil.which("unshare") and subprocess.run(["unshare", *arguments, "true"], capture_output=True).returncode == 0
 
 
 class ProcessOne(LaunchCase):

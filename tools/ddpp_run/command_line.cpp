@@ -30,7 +30,8 @@ struct typed {
               bind = "none", master_addr, start_method, local_addr;
   int node_rank = -1, master_port = -1, max_restarts = 0;
   double monitor_interval = 0.1, grace = 10;
-  bool standalone = false, passes_local_rank = false, no_python = false, module = false, no_prefix = false;
+  bool standalone = false, passes_local_rank = false, no_python = false, module = false, no_prefix = false,
+       use_env = false;
 };
 
 std::vector<std::string_view> split(std::string_view text, char at) {
@@ -165,6 +166,7 @@ class command_line {
     option("--role", in_.role, "the ranks' ROLE_NAME")->capture_default_str();
     option("--start-method", in_.start_method, "accepted")->group("");
     option("--local-addr", in_.local_addr, "accepted")->group("");
+    flag("--use-env", in_.use_env, "accepted: it is so")->group("");
   }
 
   CLI::App app_;
