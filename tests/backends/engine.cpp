@@ -2,6 +2,7 @@
 // The parts that the message engine and the fabric are made of.
 #include <ddpp/detail/available_cores.hpp>
 #include <ddpp/detail/copy.hpp>
+#include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/fabric_memory.hpp>
 #include <ddpp/detail/operation.hpp>
 #include <ddpp/detail/peer_set.hpp>
@@ -11,6 +12,7 @@
 #include <ddpp/detail/streaming_copy.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -218,4 +220,23 @@ TEST_CASE("the layout keeps alignments and does not overlap") {
     CHECK(layout.ring(ranks - 1, ranks - 1) + sizeof(fabric_ring) <= layout.total_bytes());
     CHECK(layout.ring(0, 0) % 64 == 0);
   }
+}
+
+TEST_CASE("deadlines, however far; the cheap one at most a tick late") {
+  using namespace std::chrono_literals;
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  for (const auto timeout : {0ms, 1ms, 1000ms, std::chrono::milliseconds(1800s)}) {
+    const auto before = now();
+    CHECK(deadline_after(timeout) >= before + timeout);
+    // The clock's last tick is never ahead, and would have to be a second old for this to be early.
+    const auto soon = deadline_soon_after(timeout);
+    CHECK(soon <= now() + timeout + 10ms);
+    CHECK(soon >= before + timeout - 1s);
+  }
+  for (const auto far : {deadline_after(std::chrono::milliseconds::max()),
+                         deadline_soon_after(std::chrono::milliseconds::max())}) {
+    CHECK(far > now() + std::chrono::hours(24 * 364));
+    CHECK(far < now() + std::chrono::hours(24 * 366));
+  }
+  for (const auto past : {deadline_after(-5ms), deadline_soon_after(-5ms)}) CHECK(past <= now() + 10ms);
 }
