@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // A rank of tests/mpi/test_mpi.py: does what its first argument names. Says 'rank R of N: done' if all is
 // well.
+#include <ddpp/backends/hierarchical.hpp>
 #include <ddpp/backends/mpi.hpp>
 #include <ddpp/ddpp.hpp>
 
@@ -81,7 +82,8 @@ void check_types(communicator& comm) {
 }
 
 /// A line through points, of which each rank has its own: all find the same one as without ranks.
-void check_training(communicator& comm) {
+template <class C>
+void check_training(C& comm) {
   std::vector<double> line(2, comm.rank()), gradient(2);
   ddpp::distributed_data_parallel ddp(comm, {ddpp::parameter("line", line, gradient)});
   REQUIRE(line[1] == 0);
@@ -147,6 +149,34 @@ void check_levels(const ddpp::init_options& options) {
   }
 }
 
+/// Shared memory inside two hosts of which every rank says on which it is, MPI across.
+void check_hierarchy(const ddpp::init_options& options) {
+  using hosts = ddpp::hierarchical<ddpp::shm, ddpp::mpi>;
+  const bool even = ddpp::local_rank() % 2 == 0;
+  auto comm = ddpp::init<hosts>(options, {.host = even ? "even" : "odd"});
+  const int size = comm.size();
+  REQUIRE(comm.transport().hosts() == 2);
+  std::vector<double> x(100'003, comm.rank());
+  ddpp::all_reduce(comm, x);
+  REQUIRE(x.front() == size * (size - 1) / 2 && x.back() == x.front());
+  std::vector<ddpp::half> y(5001, ddpp::half(2));
+  ddpp::all_reduce(comm, y, ddpp::avg);
+  REQUIRE(static_cast<float>(y.back()) == 2);
+  std::vector<int> all(static_cast<std::size_t>(size));
+  ddpp::all_gather(comm, std::vector<int>{comm.rank()}, all);
+  REQUIRE(all.back() == size - 1);
+  check_training(comm);
+  auto one_host = comm.split(even ? 0 : 1);
+  REQUIRE(one_host.transport().hosts() == 1);
+
+  // What fails the group ends waiting for a rank of the same host, which uses shared memory alone.
+  if (comm.rank() == 1) comm.revoke("rank 1 has had enough");
+  std::vector<int> from_nobody(10);
+  const int peer = comm.rank() + (comm.rank() + 2 < size ? 2 : -2);
+  const auto text = text_of<ddpp::revoked_error>([&] { ddpp::recv(comm, from_nobody, peer, 3); });
+  REQUIRE(says(text, "rank 1 has had enough"));
+}
+
 void run(std::string_view what) {
   const ddpp::init_options options{.timeout = 30s};
   if (what == "single" || what == "own") {
@@ -159,6 +189,8 @@ void run(std::string_view what) {
   } else if (what == "strangers") {
     const auto text = text_of<ddpp::init_error>([&] { (void)ddpp::init<ddpp::mpi>(options); });
     REQUIRE(says(text, "not of one MPI job"));
+  } else if (what == "hierarchy") {
+    check_hierarchy(options);
   } else if (what == "levels") {
     check_levels(options);
   } else {

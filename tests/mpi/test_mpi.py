@@ -87,6 +87,9 @@ class OpenMpi(unittest.TestCase):
         self.assertLess(float(losses[0][1]), float(losses[0][0]))
         self.assertEqual(losses, 3 * losses[:1])
 
+    def test_shared_memory_inside_hosts_and_mpi_across(self):
+        self.assert_done(4, "hierarchy")
+
     def test_levels_of_checking(self):
         self.assert_done(2, "levels")
 

@@ -23,12 +23,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace ddpp {
@@ -68,6 +69,7 @@ class mpi {
   auto isend(std::span<const std::byte> data, int peer, int tag) { return group_->isend(data, peer, tag); }
   auto irecv(std::span<std::byte> data, int peer, int tag) { return group_->irecv(data, peer, tag); }
   void abort(const failure& cause) { group_->abort(cause); }
+  void on_failure(std::function<void(const failure&)> f) { group_->on_failure(std::move(f)); }
 
   void enter(const fingerprint& print) {
     group_->throw_if_failed();
@@ -222,6 +224,7 @@ class mpi {
 
 static_assert(transport<mpi>);
 static_assert(has_control_plane<mpi>);
+static_assert(has_failure_listener<mpi>);
 static_assert(!has_agreement<mpi>);
 static_assert(!has_receive_view<mpi>);
 static_assert(!has_shared_slots<mpi>);

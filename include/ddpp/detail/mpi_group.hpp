@@ -8,11 +8,12 @@
 // destroyed early leaves its copy to the group.
 //
 // A failure is told to every rank by a message, for which each looks now and then while it waits here. Inside
-// a blocking collective of MPI's own it cannot.
+// a blocking collective of MPI's own it cannot. For a listener a thread looks.
 #pragma once
 
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/copy.hpp>
+#include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/detail/mpi_runtime.hpp>
 #include <ddpp/detail/staging.hpp>
 #include <ddpp/detail/text.hpp>
@@ -24,9 +25,11 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <list>
 #include <memory>
@@ -76,6 +79,7 @@ class mpi_group {
       keep();
       return;
     }
+    watch_.reset();
     if (news_request_ != MPI_REQUEST_NULL) {
       MPI_Cancel(&news_request_);
       MPI_Wait(&news_request_, MPI_STATUS_IGNORE);
@@ -180,6 +184,20 @@ class mpi_group {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) tell(peer, cause);
     }
+  }
+  /// f is called under the mutex.
+  void on_failure(std::function<void(const failure&)> f) {
+    if (guard_.in_child()) return;
+    const bool listens = static_cast<bool>(f);
+    {
+      const std::lock_guard lock(mutex_);
+      failure_listener_ = std::move(f);
+      if (failed() && failure_listener_) failure_listener_(cause_);
+    }
+    if (!listens)
+      watch_.reset();
+    else if (!watch_ && size_ > 1)
+      watch_ = std::make_unique<news_watch>(*this);
   }
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   failure cause() const {
@@ -405,6 +423,7 @@ class mpi_group {
     cause_ = cause;
     failed_.store(true, std::memory_order_release);
     mpi_runtime::instance().expect_no_good_end();
+    if (failure_listener_) failure_listener_(cause_);
     return true;
   }
 
@@ -436,6 +455,31 @@ class mpi_group {
     accept({static_cast<failure_kind>(heard_.kind), heard_.rank, heard_.text.data()});
   }
 
+  /// Looks for word of a failure while this rank waits for something else than this group's messages.
+  class news_watch {
+   public:
+    explicit news_watch(mpi_group& group) : thread_([this, &group] { look(group); }) {}
+    ~news_watch() {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+      end_.notify_one();
+    }
+
+   private:
+    void look(mpi_group& group) {
+      std::unique_lock lock(mutex_);
+      while (!ended_ && !group.failed()) {
+        group.look_for_news();
+        end_.wait_for(lock, std::chrono::milliseconds(10));
+      }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable end_;
+    bool ended_ = false;
+    joining_thread thread_;  // the last, so that it ends first
+  };
+
   struct kept {
     std::list<std::unique_ptr<transfer>> transfers;
     std::unique_ptr<kept> before;
@@ -461,7 +505,10 @@ class mpi_group {
   std::list<std::unique_ptr<transfer>> abandoned_;
   rank_state here_ = {rank_state::presence::here, false, {}};
   failure cause_;
+  std::function<void(const failure&)> failure_listener_;
   std::atomic<bool> failed_{false};
+
+  std::unique_ptr<news_watch> watch_;
 };
 
 }  // namespace ddpp::detail
