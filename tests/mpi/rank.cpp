@@ -179,9 +179,10 @@ void check_hierarchy(const ddpp::init_options& options) {
 
 void run(std::string_view what) {
   const ddpp::init_options options{.timeout = 30s};
-  if (what == "single" || what == "own") {
+  const bool own = what == "own" || what == "too late";
+  if (what == "single" || own) {
     int level = 0;
-    MPI_Init_thread(nullptr, nullptr, what == "own" ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &level);
+    MPI_Init_thread(nullptr, nullptr, own ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &level);
   }
   if (what == "single") {
     const auto text = text_of<ddpp::init_error>([&] { (void)ddpp::init<ddpp::mpi>(options); });
@@ -199,6 +200,12 @@ void run(std::string_view what) {
     if (what == "training") check_training(comm);
     if (what == "groups" || what == "own") check_groups(comm);
     if (what == "mismatch") check_mismatch(comm);
+    if (what == "too late") {  // the communicator outlives MPI
+      ddpp::barrier(comm);
+      MPI_Finalize();
+      std::printf("rank %d of %d: done\n", comm.rank(), comm.size());
+      return;
+    }
     if (what == "throw") {
       if (comm.rank() == 1) throw std::runtime_error("rank 1 has had enough");
       std::vector<float> x(10);

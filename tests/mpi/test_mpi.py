@@ -95,6 +95,7 @@ class OpenMpi(unittest.TestCase):
 
     def test_a_program_that_begins_and_ends_mpi_itself(self):
         self.assert_done(2, "own")
+        self.assert_done(2, "too late")
 
     def test_too_few_threads(self):
         self.assert_done(2, "single")

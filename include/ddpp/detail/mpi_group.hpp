@@ -75,11 +75,12 @@ class mpi_group {
   mpi_group& operator=(const mpi_group&) = delete;
 
   ~mpi_group() {
-    if (guard_.in_child()) {
+    if (guard_.in_child()) (void)watch_.release();  // whose thread, and perhaps its mutex, is the parent's
+    watch_.reset();
+    if (guard_.in_child() || mpi_runtime::has_ended()) {
       keep();
       return;
     }
-    watch_.reset();
     if (news_request_ != MPI_REQUEST_NULL) {
       MPI_Cancel(&news_request_);
       MPI_Wait(&news_request_, MPI_STATUS_IGNORE);
@@ -235,9 +236,9 @@ class mpi_group {
                          MPI_MAX, checks_, &check_of_all->requests.emplace_back(MPI_REQUEST_NULL)),
           "MPI_Iallreduce");
     pair most{};
-    const staging result = finish(std::move(check_of_all), until);
+    staging result = finish(std::move(check_of_all), until);
     std::memcpy(&most, result.data() + sizeof(pair), sizeof most);
-    give_back(const_cast<staging&>(result));
+    give_back(result);
     if (most[0] != ~most[1]) fail_for_difference(print, until);
   }
 

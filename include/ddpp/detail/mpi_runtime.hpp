@@ -52,6 +52,12 @@ class mpi_runtime {
     return *only;
   }
 
+  /// MPI is not to be called any more.
+  static bool has_ended() noexcept {
+    int ended = 0;
+    return MPI_Finalized(&ended) != MPI_SUCCESS || ended;
+  }
+
   /// A group has failed: ranks may be waiting for each other in calls that will not return.
   void expect_no_good_end() noexcept { clean_.store(false); }
 
@@ -75,9 +81,9 @@ class mpi_runtime {
   }
 
   static void check() {
-    int ended = 0, level = 0;
-    require_mpi(MPI_Finalized(&ended), "MPI_Finalized");
-    if (ended) throw init_error("MPI_Finalize has been called: MPI cannot be begun again in this process");
+    if (has_ended())
+      throw init_error("MPI_Finalize has been called: MPI cannot be begun again in this process");
+    int level = 0;
     require_mpi(MPI_Query_thread(&level), "MPI_Query_thread");
     if (level < MPI_THREAD_MULTIPLE) {
       throw init_error(
@@ -96,8 +102,7 @@ class mpi_runtime {
 
   // MPI_Finalize waits for all ranks: after a failure, for no longer than a while.
   void finish() noexcept {
-    int ended = 0;
-    if (guard_.in_child() || MPI_Finalized(&ended) != MPI_SUCCESS || ended) return;
+    if (guard_.in_child() || has_ended()) return;
     if (!clean_.load()) {
       std::thread([] {
         std::this_thread::sleep_for(longest_end);
