@@ -5,6 +5,7 @@
 usage: test_gpu_example.py PROGRAM_ON_THE_DOUBLE CPU_PROGRAM FASHION_MNIST
 """
 import gzip
+import os
 import pathlib
 import re
 import struct
@@ -28,14 +29,14 @@ def shorten(to):
             (to / name).write_bytes(content[:4] + struct.pack(">I", count) + content[8:])
 
 
-def run(*command):
-    result = subprocess.run([str(each) for each in command], capture_output=True, text=True, timeout=200)
-    print(*command, result.stdout, result.stderr, sep="\n")
+def run(*command, **environment):
+    result = subprocess.run([str(each) for each in command], capture_output=True, text=True, timeout=200, env={**os.environ, **environment})
+    print(*command, environment, result.stdout, result.stderr, sep="\n")
     return result
 
 
-def curve(*command):
-    result = run(*command)
+def curve(*command, **environment):
+    result = run(*command, **environment)
     assert result.returncode == 0, f"exit {result.returncode}"
     found = [(float(loss), float(accuracy)) for loss, accuracy in re.findall(r"^ +\d+ +([\d.]+) +([\d.]+) %", result.stdout, re.M)]
     assert len(found) == 2, found
@@ -55,6 +56,10 @@ with tempfile.TemporaryDirectory() as small:
     for devices in 1, 2, 3:  # 3: the ranks' shares of a batch differ
         assert same(expected, curve(program, *arguments, "double", "--devices", devices), 1e-9, 0), f"{devices} devices"
     assert same(expected, curve(program, *arguments, "float", "--devices", 2), 1e-3, 0.5), "float"
+    launched = {"RANK": "0", "WORLD_SIZE": "1"}  # the double has one process
+    assert same(expected, curve(program, *arguments, "double", **launched), 1e-9, 0), "under a launcher"
+    refused = run(program, "--data", small, "--devices", 1, **launched)
+    assert refused.returncode == 1 and "a launcher has started this rank" in refused.stderr
     for wrong in (["--data", "/nowhere"], ["--devices", 0], ["--epochs"], ["--colour", "red"], ["--data", small, "--devices", 9]):
         refused = run(program, *wrong)
         assert refused.returncode == 1 and "cuda_fashion_mnist: " in refused.stderr, wrong
