@@ -30,11 +30,9 @@ struct all_reduce {
       if (sums_are_safe<C, T> && bucket.is_mean()) {
         ddpp::all_reduce(comm, gradients, ddpp::avg);
       } else if constexpr (detail::is_on_device<C>) {
-        if (bucket.scale() == 1)
-          ddpp::all_reduce(comm, gradients);
-        else
-          ddpp::all_reduce(comm, gradients,
-                           ddpp::premul_sum(static_cast<detail::arithmetic_t<T>>(bucket.scale())));
+        // Also where this rank's scale is 1: others' may not be, and all must ask NCCL for the same.
+        ddpp::all_reduce(comm, gradients,
+                         ddpp::premul_sum(static_cast<detail::arithmetic_t<T>>(bucket.scale())));
       } else {
         detail::scale(gradients, bucket.scale());
         ddpp::all_reduce(comm, gradients);
