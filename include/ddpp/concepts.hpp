@@ -170,6 +170,11 @@ concept has_failure_listener = requires(T& t, const std::function<void(const fai
 template <class T>
 concept has_tags = T::memory == memory_space::host;
 
+/// Runs the library's algorithms and the user's own, and so reduces any type with any operation. Where it
+/// does not, there are native collectives alone.
+template <class T>
+concept runs_algorithms = T::memory == memory_space::host;
+
 /// Puts its collectives on a device's stream, on the calling thread, instead of finishing them.
 /// `begin_operation` orders what is issued from there on after what is on the caller's stream, as long as
 /// what it returns lives; `end_operation` says where that ends, and has it watched: what is not reached by

@@ -29,6 +29,8 @@ void until_free_to_go(C& comm, int leaver) {
   }
 }
 
+constexpr bool are_processes = transport::launch == ddpp::launch_kind::processes;
+
 /// Rank 1 of 3 goes; the others want a group with it, in which it is the first or a later rank.
 template <class F>
 void check_group_without_rank_1(F go) {
@@ -45,26 +47,22 @@ void check_group_without_rank_1(F go) {
 
 }  // namespace
 
-TEST_CASE("a group is not waited for once one of its ranks has left") {
-  if constexpr (ddpp::has_control_plane<transport>) check_group_without_rank_1([] {});
+CASE_WHERE(ddpp::has_control_plane<transport>, "a group is not waited for once one of its ranks has left") {
+  check_group_without_rank_1([] {});
 }
 
-TEST_CASE("a group is not waited for once one of its ranks has died") {
-  if constexpr (transport::launch == ddpp::launch_kind::processes) {
-    check_group_without_rank_1([] { ::_exit(0); });
-  }
+CASE_WHERE(are_processes, "a group is not waited for once one of its ranks has died") {
+  check_group_without_rank_1([] { ::_exit(0); });
 }
 
-TEST_CASE("a group is not waited for once the rank that serves the store has died") {
-  if constexpr (transport::launch == ddpp::launch_kind::processes) {
-    const auto port = ddpp::detail::store_listener("127.0.0.1", 0).port();
-    const std::string url = "tcp://127.0.0.1:" + std::to_string(port);
-    CHECK_NOTHROW(ddpp::spawn(3, [&](int rank) {
-      auto comm =
-          ddpp::init<transport>({.init_method = url, .rank = rank, .world_size = 3, .timeout = generous});
-      until_free_to_go(comm, 0);
-      if (rank == 0) ::_exit(0);
-      EXPECT(says(EXPECT_THROWS(ddpp::peer_lost, (void)comm.subgroup({1, 0, 2})), "rank 0"));
-    }));
-  }
+CASE_WHERE(are_processes, "a group is not waited for once the rank that serves the store has died") {
+  const auto port = ddpp::detail::store_listener("127.0.0.1", 0).port();
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(port);
+  CHECK_NOTHROW(ddpp::spawn(3, [&](int rank) {
+    auto comm =
+        ddpp::init<transport>({.init_method = url, .rank = rank, .world_size = 3, .timeout = generous});
+    until_free_to_go(comm, 0);
+    if (rank == 0) ::_exit(0);
+    EXPECT(says(EXPECT_THROWS(ddpp::peer_lost, (void)comm.subgroup({1, 0, 2})), "rank 0"));
+  }));
 }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <deque>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -53,7 +52,6 @@ struct noting : Base {
 using counting = noting<transport>;
 static_assert(ddpp::transport<counting>);
 
-using counted = ddpp::communicator<counting>;
 using logs = std::vector<std::vector<event>>;  // by rank
 
 /// In a step each rank sends one message at most and receives one at most. A message leaves after what its
@@ -96,7 +94,9 @@ struct cost {
   std::size_t steps, bytes, messages;
 };
 
-cost cost_of(counted& comm, const std::function<void(counted&)>& script) {
+/// Of script(communicator).
+template <class C, class F>
+cost cost_of(C& comm, const F& script) {
   comm.transport().log.clear();
   comm.run({.op = ddpp::collective::barrier}, script);
   const std::vector<event> mine = comm.transport().log;
@@ -135,7 +135,7 @@ void expect_equal(const cost& found, const cost& expected, const std::string& wh
 
 /// The tables of docs/algorithms.md: n ranks, B bytes, L = ceil(log2 n), l = floor(log2 n), p = 2^l. Messages
 /// are counted where a block is one segment.
-void expect_costs_as_documented(counted& comm, std::size_t factor) {
+void expect_costs_as_documented(auto& comm, std::size_t factor) {
   using namespace ddpp::algorithms;
   const auto n = static_cast<std::size_t>(comm.size()), last = n - 1;
   const std::size_t count = 2520 * factor;  // whose blocks and halves are whole for 2 to 9 ranks
@@ -164,7 +164,7 @@ void expect_costs_as_documented(counted& comm, std::size_t factor) {
   };
   const auto all_reduce = [&](auto algorithm, cost expected) {
     expect("all_reduce", algorithm, expected,
-           [&](counted& inside) { algorithm.all_reduce(inside, data, ddpp::sum); });
+           [&](auto& inside) { algorithm.all_reduce(inside, data, ddpp::sum); });
   };
   all_reduce(ring{}, {2 * last, 2 * most, 2 * last});
   all_reduce(recursive_doubling{}, {l + 2 * rest, (l + rest) * B, l + rest});
@@ -174,7 +174,7 @@ void expect_costs_as_documented(counted& comm, std::size_t factor) {
 
   const auto reduce_scatter = [&](auto algorithm, cost expected) {
     expect("reduce_scatter", algorithm, expected,
-           [&](counted& inside) { algorithm.reduce_scatter(inside, in, own, blocks, ddpp::sum); });
+           [&](auto& inside) { algorithm.reduce_scatter(inside, in, own, blocks, ddpp::sum); });
   };
   reduce_scatter(ring{}, {last, most, last});
   reduce_scatter(halving_doubling{}, {l + 2 * rest, rest ? B : most, l + rest});
@@ -182,7 +182,7 @@ void expect_costs_as_documented(counted& comm, std::size_t factor) {
   const auto reduce = [&](auto algorithm, cost expected) {
     for (const int root : {0, comm.size() - 1}) {
       expect("reduce", algorithm, expected,
-             [&](counted& inside) { algorithm.reduce(inside, in, out, ddpp::sum, root); });
+             [&](auto& inside) { algorithm.reduce(inside, in, out, ddpp::sum, root); });
     }
   };
   reduce(tree{}, {L, B, 1});
@@ -190,15 +190,14 @@ void expect_costs_as_documented(counted& comm, std::size_t factor) {
 
   const auto all_gather = [&](auto algorithm, cost expected) {
     expect("all_gather", algorithm, expected,
-           [&](counted& inside) { algorithm.all_gather(inside, raw, bytes); });
+           [&](auto& inside) { algorithm.all_gather(inside, raw, bytes); });
   };
   all_gather(ring{}, {last, most, last});
   all_gather(bruck{}, {L, most, L});
 
   const auto broadcast = [&](auto algorithm, cost expected) {
     for (const int root : {0, comm.size() - 1}) {
-      expect("broadcast", algorithm, expected,
-             [&](counted& inside) { algorithm.broadcast(inside, raw, root); });
+      expect("broadcast", algorithm, expected, [&](auto& inside) { algorithm.broadcast(inside, raw, root); });
     }
   };
   broadcast(tree{}, {L, L * B, L});
@@ -208,7 +207,7 @@ void expect_costs_as_documented(counted& comm, std::size_t factor) {
   const auto gather = [&](auto algorithm, cost expected) {
     for (const int root : {0, comm.size() - 1}) {
       expect("gather", algorithm, expected,
-             [&](counted& inside) { algorithm.gather(inside, raw_own, raw_out, bytes, root); });
+             [&](auto& inside) { algorithm.gather(inside, raw_own, raw_out, bytes, root); });
     }
   };
   const std::size_t half = std::size_t{1} << (L - 1), largest_subtree = std::max(n - half, half / 2);
@@ -218,7 +217,7 @@ void expect_costs_as_documented(counted& comm, std::size_t factor) {
   const auto scatter = [&](auto algorithm, cost expected) {
     for (const int root : {0, comm.size() - 1}) {
       expect("scatter", algorithm, expected,
-             [&](counted& inside) { algorithm.scatter(inside, raw_in, raw_own, bytes, root); });
+             [&](auto& inside) { algorithm.scatter(inside, raw_in, raw_own, bytes, root); });
     }
   };
   scatter(direct{}, {last, most, last});
@@ -226,7 +225,7 @@ void expect_costs_as_documented(counted& comm, std::size_t factor) {
 
   const auto all_to_all = [&](auto algorithm, cost expected) {
     expect("all_to_all", algorithm, expected,
-           [&](counted& inside) { algorithm.all_to_all(inside, raw_in, bytes, raw_out, bytes); });
+           [&](auto& inside) { algorithm.all_to_all(inside, raw_in, bytes, raw_out, bytes); });
   };
   std::size_t set_bits = 0;
   for (std::size_t distance = 1; distance < n; ++distance)
@@ -234,27 +233,27 @@ void expect_costs_as_documented(counted& comm, std::size_t factor) {
   all_to_all(direct{}, {last, most, last});
   all_to_all(bruck{}, {L, set_bits * B / n, L});
 
-  expect("barrier", dissemination{}, {L, 0, L}, [](counted& inside) { dissemination{}.barrier(inside); });
+  expect("barrier", dissemination{}, {L, 0, L}, [](auto& inside) { dissemination{}.barrier(inside); });
 
   const std::span<int> few = data.first(2000);
   expect("all_reduce of up to 8 KiB", reproducible{}, {l + 2 * rest, (l + rest) * 8000, l + rest},
-         [&](counted& inside) { reproducible{}.all_reduce(inside, few, ddpp::sum); });
+         [&](auto& inside) { reproducible{}.all_reduce(inside, few, ddpp::sum); });
 
   // 16-bit sums, with the choice left to ddpp but where it needs no messages.
   std::vector<ddpp::half> halves(2 * count, ddpp::half(1.0f)), halves_out(2 * count);
   const auto own_halves = std::span(halves_out).first(halves.size() / n);
   expect("16-bit all_reduce", direct{}, {2 * last, 2 * most, 2 * last},
-         [&](counted& inside) { direct{}.sum_16_bit(inside, std::span(halves), 1); });
-  expect("16-bit reduce_scatter", direct{}, {last, most, last}, [&](counted& inside) {
+         [&](auto& inside) { direct{}.sum_16_bit(inside, std::span(halves), 1); });
+  expect("16-bit reduce_scatter", direct{}, {last, most, last}, [&](auto& inside) {
     direct{}.reduce_block(inside, std::span<const ddpp::half>(halves), own_halves,
                           ddpp::detail::partition(halves.size(), inside.size()), 1);
   });
   expect("16-bit reduce", direct{}, {2 * last, B, n},
-         [&](counted& inside) { ddpp::reduce(inside, halves, halves_out); });
+         [&](auto& inside) { ddpp::reduce(inside, halves, halves_out); });
 }
 
 /// Blocks of different sizes take the same steps and messages.
-void expect_costs_with_counts_as_documented(counted& comm) {
+void expect_costs_with_counts_as_documented(auto& comm) {
   using namespace ddpp::algorithms;
   const auto n = static_cast<std::size_t>(comm.size()), last = n - 1;
   const auto l = static_cast<std::size_t>(std::bit_width(n) - 1);
@@ -276,31 +275,30 @@ void expect_costs_with_counts_as_documented(counted& comm) {
   };
   const auto all_gather = [&](auto a, std::size_t steps) {
     expect("all_gather_v", a, steps, steps,
-           [&](counted& inside) { ddpp::all_gather_v(inside, piece, whole, sizes, a); });
+           [&](auto& inside) { ddpp::all_gather_v(inside, piece, whole, sizes, a); });
   };
   all_gather(ring{}, last);
   all_gather(bruck{}, L);
   const auto reduce_scatter = [&](auto a, std::size_t steps, std::size_t messages) {
     expect("reduce_scatter_v", a, steps, messages,
-           [&](counted& inside) { ddpp::reduce_scatter_v(inside, whole, piece, sizes, ddpp::sum, a); });
+           [&](auto& inside) { ddpp::reduce_scatter_v(inside, whole, piece, sizes, ddpp::sum, a); });
   };
   reduce_scatter(ring{}, last, last);
   reduce_scatter(halving_doubling{}, l + 2 * rest, l + rest);
   const auto gather = [&](auto a, std::size_t steps) {
-    expect("gather_v", a, steps, 1,
-           [&](counted& inside) { ddpp::gather_v(inside, piece, whole, sizes, 0, a); });
+    expect("gather_v", a, steps, 1, [&](auto& inside) { ddpp::gather_v(inside, piece, whole, sizes, 0, a); });
   };
   gather(direct{}, last);
   gather(tree{}, L);
   const auto scatter = [&](auto a, std::size_t steps) {
     expect("scatter_v", a, steps, steps,
-           [&](counted& inside) { ddpp::scatter_v(inside, whole, piece, sizes, 0, a); });
+           [&](auto& inside) { ddpp::scatter_v(inside, whole, piece, sizes, 0, a); });
   };
   scatter(direct{}, last);
   scatter(tree{}, L);
   const auto all_to_all = [&](auto a, std::size_t steps) {
     expect("all_to_all_v", a, steps, steps,
-           [&](counted& inside) { ddpp::all_to_all_v(inside, whole, sizes, received, from_each, a); });
+           [&](auto& inside) { ddpp::all_to_all_v(inside, whole, sizes, received, from_each, a); });
   };
   all_to_all(direct{}, last);
   all_to_all(bruck{}, 2 * L);  // the sizes, then the blocks
@@ -308,7 +306,7 @@ void expect_costs_with_counts_as_documented(counted& comm) {
   std::vector<ddpp::half> halves(whole.size(), ddpp::half(1.0f)), own(piece.size());
   if (!ddpp::has_shared_slots<transport>) {
     expect("16-bit reduce_scatter_v", direct{}, last, last,
-           [&](counted& inside) { ddpp::reduce_scatter_v(inside, halves, own, sizes); });
+           [&](auto& inside) { ddpp::reduce_scatter_v(inside, halves, own, sizes); });
   }
 }
 
@@ -326,9 +324,10 @@ struct table_of_a_user : ddpp::algorithms::default_table {
 
 }  // namespace
 
-TEST_CASE("steps, bytes and messages of each algorithm are the documented ones") {
+CASE_WHERE(ddpp::runs_algorithms<transport>,
+           "steps, bytes and messages of each algorithm are the documented ones") {
   for (int n = 2; n <= most_ranks; ++n) {
-    on_ranks<counting>(n, [](counted& comm) {
+    on_ranks<counting>(n, [](auto& comm) {
       expect_costs_as_documented(comm, 1);
       if (comm.size() % 3 == 2) expect_costs_as_documented(comm, 64);
       expect_costs_with_counts_as_documented(comm);
@@ -336,14 +335,14 @@ TEST_CASE("steps, bytes and messages of each algorithm are the documented ones")
   }
 }
 
-TEST_CASE("a table of the user's chooses by transport, bytes and ranks") {
+CASE_WHERE(ddpp::runs_algorithms<transport>, "a table of the user's chooses by transport, bytes and ranks") {
   static_assert(std::is_same_v<ddpp::algorithms::automatic,
                                ddpp::algorithms::automatic_with<ddpp::algorithms::default_table>>);
   const auto expect = [](int n, std::size_t count, cost expected) {
-    on_ranks<counting>(n, [=](counted& comm) {
+    on_ranks<counting>(n, [=](auto& comm) {
       std::vector<int> data(count, 1);
       expect_equal(cost_of(comm,
-                           [&](counted& inside) {
+                           [&](auto& inside) {
                              ddpp::all_reduce(inside, data, ddpp::sum,
                                               ddpp::algorithms::automatic_with<table_of_a_user>{});
                            }),
@@ -362,7 +361,8 @@ TEST_CASE("a table of the user's chooses by transport, bytes and ranks") {
   });
 }
 
-TEST_CASE("counts that do not agree are found where blocks travel together") {
+CASE_WHERE(ddpp::runs_algorithms<transport>,
+           "counts that do not agree are found where blocks travel together") {
   on_ranks(4, [](auto& comm) {
     const std::size_t sent[] = {2, 2, 2, 2};
     std::size_t received[] = {2, 2, 2, 2};

@@ -53,7 +53,7 @@ TEST_CASE("all_reduce with each algorithm, in place and out of place") {
   }
 }
 
-TEST_CASE("an algorithm as the communicator's policy") {
+CASE_WHERE(ddpp::runs_algorithms<transport>, "an algorithm as the communicator's policy") {
   on_ranks<transport, ddpp::algorithms::ring>(3, [](auto& comm) {
     auto data = elements(comm.rank(), 100);
     ddpp::all_reduce(comm, data);
@@ -198,8 +198,10 @@ TEST_CASE("all_to_all, in place and out of place") {
           ddpp::all_to_all(comm, in, out, algorithm...);
           for (std::size_t i = 0; i < out.size(); ++i)
             EXPECT(out[i] == 100 * static_cast<int>(i / count) + comm.rank());
-          ddpp::all_to_all(comm, in, in, algorithm...);
-          EXPECT(in == out);
+          if constexpr (ddpp::runs_algorithms<transport>) {
+            ddpp::all_to_all(comm, in, in, algorithm...);
+            EXPECT(in == out);
+          }
         }
       });
     });
@@ -313,7 +315,8 @@ TEST_CASE("sixteen operations in flight give each its own result") {
   });
 }
 
-TEST_CASE("all_reduce_async returns before another rank has called at all") {
+CASE_WHERE(!ddpp::has_stream_order<transport>,
+           "all_reduce_async returns before another rank has called at all") {
   on_ranks(2, [](auto& comm) {
     std::vector<int> x(1000, 1), token(1);
     if (comm.rank() == 0) {

@@ -56,7 +56,7 @@ class operations {
   }
 
   void run() {
-    reductions();
+    if constexpr (reduces<T, ddpp::sum_t>) reductions();
     broadcasts();
     gathers();
     scatters();
@@ -168,8 +168,8 @@ class operations {
     auto message = mine(count_), arrived = output(count_), arrived_later = output(count_);
     ddpp::send_recv(comm_, message.span(), next, arrived.span(), previous);
     expect_all(arrived, theirs);
-    auto sent = ddpp::isend(comm_, message.span(), next, 1);
-    auto received = ddpp::irecv(comm_, arrived_later.span(), previous, 1);
+    auto sent = ddpp::isend(comm_, message.span(), next);
+    auto received = ddpp::irecv(comm_, arrived_later.span(), previous);
     received.wait();
     sent.wait();
     expect_all(arrived_later, theirs);

@@ -14,6 +14,9 @@ using namespace conformance;
 
 namespace {
 
+/// Else each rank's number is divided before it is added.
+constexpr bool has_exact_averages = ddpp::runs_algorithms<transport>;
+
 template <class T>
 void each_operation(auto& comm) {
   const int n = comm.size(), rank = comm.rank();
@@ -32,10 +35,15 @@ void each_operation(auto& comm) {
   if constexpr (std::is_integral_v<T>) {
     int all = 1, any = 1, odd = 1;
     for (int r = 2; r <= n; ++r) all &= r, any |= r, odd ^= r;
-    EXPECT(result_of(ddpp::band) == all && result_of(ddpp::bor) == any && result_of(ddpp::bxor) == odd);
+    if constexpr (reduces<T, ddpp::band_t>)
+      EXPECT(result_of(ddpp::band) == all && result_of(ddpp::bor) == any && result_of(ddpp::bxor) == odd);
     EXPECT(result_of(ddpp::avg) == std::trunc((n + 1) / 2.0));
   } else {
-    EXPECT(result_of(ddpp::avg) == (n + 1) / 2.0);
+    const double found = result_of(ddpp::avg), exact = (n + 1) / 2.0;
+    if (has_exact_averages)
+      EXPECT(found == exact);
+    else
+      EXPECT(std::abs(found - exact) < 0.01 * exact);
   }
   EXPECT(result_of(ddpp::premul_sum(2)) == n * (n + 1));
 }
@@ -82,8 +90,10 @@ TEST_CASE("each type with each operation") {
     on_ranks(n, [](auto& comm) {
       each_operation<std::int8_t>(comm);
       each_operation<std::uint8_t>(comm);
-      each_operation<std::int16_t>(comm);
-      each_operation<std::uint16_t>(comm);
+      if constexpr (reduces<std::int16_t, ddpp::sum_t>) {
+        each_operation<std::int16_t>(comm);
+        each_operation<std::uint16_t>(comm);
+      }
       each_operation<std::int32_t>(comm);
       each_operation<std::uint32_t>(comm);
       each_operation<std::int64_t>(comm);
@@ -96,7 +106,7 @@ TEST_CASE("each type with each operation") {
   }
 }
 
-TEST_CASE("any trivially copyable type with any callable") {
+CASE_WHERE(ddpp::runs_algorithms<transport>, "any trivially copyable type with any callable") {
   on_ranks(5, [](auto& comm) {
     with_each_algorithm([&](auto algorithm) {
       std::vector<complex_pair> z(3000, {1.0f, 2.0f});
@@ -187,12 +197,12 @@ TEST_CASE("the same bits when the same program runs again") {
         });
       });
     }
-    CHECK(found[5] != 0);
+    CHECK(found[0] != 0);
     for (std::size_t i = 0; i < 50; ++i) CHECK(found[i] == found[50 + i]);
   }
 }
 
-TEST_CASE("reproducible follows one tree over ranks, whatever the size") {
+CASE_WHERE(ddpp::runs_algorithms<transport>, "reproducible follows one tree over ranks, whatever the size") {
   // The tree, written down again: pairs fold until a power of two is left, then neighbours at distance 1, 2,
   // 4, ...
   const auto tree_sum = [](std::vector<float> values) {
@@ -235,7 +245,7 @@ TEST_CASE("reproducible follows one tree over ranks, whatever the size") {
   }
 }
 
-TEST_CASE("min and max keep NaN, and order signed zeros and infinities") {
+CASE_WHERE(ddpp::runs_algorithms<transport>, "min and max keep NaN, and order signed zeros and infinities") {
   for (const int n : {2, 3, 4, 7}) {
     on_ranks(n, [](auto& comm) {
       const int size = comm.size();
@@ -264,7 +274,8 @@ TEST_CASE("min and max keep NaN, and order signed zeros and infinities") {
   }
 }
 
-TEST_CASE("NaN on each rank in turn, among numbers, infinities and zeros, in each floating-point type") {
+CASE_WHERE(ddpp::runs_algorithms<transport>,
+           "NaN on each rank in turn, among numbers, infinities and zeros, in each floating-point type") {
   on_ranks(4, [](auto& comm) {
     const auto check = [&]<class T>(T) {
       constexpr float inf = std::numeric_limits<float>::infinity();
@@ -300,7 +311,8 @@ TEST_CASE("NaN on each rank in turn, among numbers, infinities and zeros, in eac
   });
 }
 
-TEST_CASE("sums of 16-bit floats are those in float, in the order of ranks, rounded once") {
+CASE_WHERE(ddpp::runs_algorithms<transport>,
+           "sums of 16-bit floats are those in float, in the order of ranks, rounded once") {
   for (int n = 2; n <= most_ranks; ++n) {
     on_ranks(n, [](auto& comm) {
       const auto check = [&]<class T>(T) {
@@ -341,7 +353,7 @@ TEST_CASE("sums of 16-bit floats are those in float, in the order of ranks, roun
   }
 }
 
-TEST_CASE("sums of 16-bit floats lose nothing hop by hop") {
+CASE_WHERE(ddpp::runs_algorithms<transport>, "sums of 16-bit floats lose nothing hop by hop") {
   on_ranks(8, [](auto& comm) {
     // 1 on rank 0 and 2^-9 elsewhere: each alone would be rounded away.
     std::vector<ddpp::bfloat16> x(1000, ddpp::bfloat16(comm.rank() == 0 ? 1.0f : 0x1p-9f));
@@ -407,9 +419,11 @@ TEST_CASE("integers wrap around when multiplied as when added") {
     std::vector<int> x(3, std::numeric_limits<int>::max());
     ddpp::all_reduce(comm, x, ddpp::premul_sum(2));
     EXPECT(x[0] == -4);
-    std::vector<std::uint16_t> y(3, 0xffff);
-    ddpp::all_reduce(comm, y, ddpp::premul_sum(0xffff));
-    EXPECT(y[0] == 2);
+    if constexpr (reduces<std::uint16_t, ddpp::sum_t>) {
+      std::vector<std::uint16_t> y(3, 0xffff);
+      ddpp::all_reduce(comm, y, ddpp::premul_sum(0xffff));
+      EXPECT(y[0] == 2);
+    }
   });
 }
 
@@ -427,7 +441,7 @@ TEST_CASE("elements at any address") {
       }
     };
     shifted(std::int8_t{});
-    shifted(std::int16_t{});
+    if constexpr (reduces<std::int16_t, ddpp::sum_t>) shifted(std::int16_t{});
     shifted(ddpp::half{});
     shifted(float{});
     shifted(double{});

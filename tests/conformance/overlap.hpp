@@ -114,9 +114,11 @@ TEST_CASE("the forms with counts, in place") {
     for (std::size_t i = 0; i < own.size(); ++i) {
       EXPECT(own[i] == 6 + 3 * static_cast<std::int64_t>(offsets[rank] + i));
     }
-    const std::vector<std::size_t> shares(3, 200);
-    std::vector<std::int64_t> exchanged(600, mine);
-    ddpp::all_to_all_v(comm, exchanged, shares, exchanged, shares);
-    for (std::size_t i = 0; i < 600; ++i) EXPECT(exchanged[i] == static_cast<std::int64_t>(i / 200) + 1);
+    if constexpr (ddpp::runs_algorithms<transport>) {
+      const std::vector<std::size_t> shares(3, 200);
+      std::vector<std::int64_t> exchanged(600, mine);
+      ddpp::all_to_all_v(comm, exchanged, shares, exchanged, shares);
+      for (std::size_t i = 0; i < 600; ++i) EXPECT(exchanged[i] == static_cast<std::int64_t>(i / 200) + 1);
+    }
   });
 }

@@ -42,6 +42,32 @@ using support::says;
 /// A limit that no working operation comes near.
 inline constexpr auto generous = 60s;
 
+/// Whether ranks that call different things are told so.
+template <class T = transport>
+bool tells_of_mismatches() {
+  if constexpr (requires { T::compares_first(); })
+    return T::compares_first();
+  else
+    return ddpp::has_control_plane<T>;
+}
+/// Whether a collective can be issued before the other ranks have called it.
+template <class T = transport>
+bool issues_alone() {
+  if constexpr (requires { T::compares_first(); })
+    return !T::compares_first();
+  else
+    return true;
+}
+
+/// Whether the transport reduces elements T with Op.
+template <class T, class Op>
+inline constexpr bool reduces = ddpp::runs_algorithms<transport> || ddpp::has_all_reduce<transport, T, Op>;
+
+template <bool There, class F>
+void call_where(F f) {
+  if constexpr (There) f.template operator()<There>();
+}
+
 /// Runs f(communicator) on n ranks; what they throw fails the test with its text.
 template <class T = transport, class A = ddpp::algorithms::automatic>
 void on_ranks(int n, std::type_identity_t<ddpp::detail::function_ref<void(ddpp::communicator<T, A>&)>> f,
@@ -86,19 +112,36 @@ void expect_same_bits(C& comm, const std::vector<T>& data) {
 template <class... Algorithms, class F>
 void with_each(F f) {
   f();
-  (f(Algorithms{}), ...);
+  if constexpr (ddpp::runs_algorithms<transport>) (f(Algorithms{}), ...);
 }
 
 /// Those that have an all_reduce.
 template <class F>
 void with_each_algorithm(F f) {
-  f(ddpp::algorithms::automatic{});
-  f(ddpp::algorithms::ring{});
-  f(ddpp::algorithms::recursive_doubling{});
-  f(ddpp::algorithms::halving_doubling{});
-  f(ddpp::algorithms::tree{});
-  f(ddpp::algorithms::reproducible{});
+  f(ddpp::the_communicators{});
+  if constexpr (ddpp::runs_algorithms<transport>) {
+    f(ddpp::algorithms::automatic{});
+    f(ddpp::algorithms::ring{});
+    f(ddpp::algorithms::recursive_doubling{});
+    f(ddpp::algorithms::halving_doubling{});
+    f(ddpp::algorithms::tree{});
+    f(ddpp::algorithms::reproducible{});
+  }
   if constexpr (ddpp::has_shared_slots<transport>) f(ddpp::algorithms::staged{});
 }
 
 }  // namespace conformance
+
+/// A case for the transports of which `condition`, which may look at the environment, is true.
+#define CASE_IF(condition, name) TEST_CASE(name* doctest::skip(!(condition)))
+
+/// A case for the transports of which `condition`, a constant, is true: for others it is not even compiled.
+#define CASE_WHERE(condition, name) CONFORMANCE_CASE((condition), name, DOCTEST_ANONYMOUS(conformance_case_))
+#define CONFORMANCE_CASE(condition, name, body)                              \
+  template <bool>                                                            \
+  static void body();                                                        \
+  CASE_IF(condition, name) {                                                 \
+    conformance::call_where<condition>([]<bool There>() { body<There>(); }); \
+  }                                                                          \
+  template <bool>                                                            \
+  static void body()

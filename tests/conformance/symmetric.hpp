@@ -110,8 +110,8 @@ TEST_CASE("symmetric memory on some ranks, at different places, of different win
   });
 }
 
-TEST_CASE("symmetric memory that nobody can have is refused on all ranks, which go on") {
-  if (!ddpp::has_symmetric_memory<transport>) return;  // where it is each rank's own
+CASE_WHERE(ddpp::has_symmetric_memory<transport>,
+           "symmetric memory that nobody can have is refused on all ranks, which go on") {
   on_ranks(4, [](auto& comm) {
     constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
     const auto refused = [&](std::size_t count) {

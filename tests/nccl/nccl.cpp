@@ -5,11 +5,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <doctest/doctest.h>
 #include <numeric>
+#include <span>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "../support/expect.hpp"
@@ -48,11 +51,16 @@ class device_array {
   std::size_t size_;
 };
 
+template <class T>
+T number(int value) {
+  return static_cast<T>(static_cast<ddpp::detail::arithmetic_t<T>>(value));
+}
+
 /// begin, begin + step, ...
 template <class T = float>
 std::vector<T> row(std::size_t count, int begin, int step = 1) {
   std::vector<T> values(count);
-  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(begin + step * static_cast<int>(i));
+  for (std::size_t i = 0; i < count; ++i) values[i] = number<T>(begin + step * static_cast<int>(i));
   return values;
 }
 
@@ -62,9 +70,46 @@ ddpp::init_options within(std::chrono::milliseconds time) {
   return options;
 }
 
-template <class F>
+template <class T = ddpp::nccl, class F>
 void on_ranks(int n, F f, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-  ddpp::launch<ddpp::nccl>(n, f, within(timeout));
+  ddpp::launch<T>(n, f, within(timeout));
+}
+
+struct own_stream {
+  own_stream() { EXPECT(cudaStreamCreateWithPriority(&mine, cudaStreamNonBlocking, 0) == cudaSuccess); }
+  own_stream(const own_stream&) = delete;
+  ~own_stream() { cudaStreamDestroy(mine); }
+  cudaStream_t mine = nullptr;
+};
+
+/// The backend with a stream of the caller's that is not the default one.
+template <ddpp::nccl_checks Checks = ddpp::nccl_checks::off>
+class with : own_stream, public ddpp::nccl {
+ public:
+  with(const ddpp::bootstrap& boot, options settings) : nccl(boot, adjusted(settings)) {}
+
+ private:
+  options adjusted(options settings) const {
+    settings.stream = mine;
+    settings.checks = Checks;
+    return settings;
+  }
+};
+
+/// Straight over the control plane, so that no stream takes part.
+template <class C>
+void give_word(C& comm, int to) {
+  const std::byte word{};
+  comm.transport()
+      .isend(std::span(&word, 1), to, 0)
+      .wait(ddpp::detail::deadline_after(std::chrono::seconds(60)));
+}
+template <class C>
+void await_word(C& comm, int from) {
+  std::byte word{};
+  comm.transport()
+      .irecv(std::span(&word, 1), from, 0)
+      .wait(ddpp::detail::deadline_after(std::chrono::seconds(60)));
 }
 
 /// Sets a flag of the double for as long as it lives.
@@ -90,20 +135,23 @@ void reductions(communicator& comm) {
     auto all = row<T>(5, 1);
     for (int other = 1; other < n; ++other) {
       for (std::size_t i = 0; i < 5; ++i)
-        all[i] = combine(all[i], static_cast<T>(other + 1 + static_cast<int>(i)));
+        all[i] = combine(all[i], number<T>(other + 1 + static_cast<int>(i)));
     }
     return all;
   };
-  const auto sum = expected([](T a, T b) { return static_cast<T>(a + b); });
+  const auto sum = expected(ddpp::sum);
   EXPECT(reduced(ddpp::sum) == sum);
-  EXPECT(reduced(ddpp::prod) == expected([](T a, T b) { return static_cast<T>(a * b); }));
+  EXPECT(reduced(ddpp::prod) == expected(ddpp::prod));
   EXPECT(reduced(ddpp::min) == row<T>(5, 1));
   EXPECT(reduced(ddpp::max) == row<T>(5, n));
-  std::vector<T> mean = sum, doubled = sum;
-  for (T& each : mean) each = static_cast<T>(each / static_cast<T>(n));
-  for (T& each : doubled) each = static_cast<T>(each * 2);
-  EXPECT(reduced(ddpp::avg) == mean);
-  EXPECT(reduced(ddpp::premul_sum(T(2))) == doubled);
+  std::vector<T> doubled = sum;
+  for (T& each : doubled) each = ddpp::prod(each, number<T>(2));
+  EXPECT(reduced(ddpp::premul_sum(2)) == doubled);
+  const auto mean = reduced(ddpp::avg);  // of floating-point numbers: a sum of quotients
+  for (std::size_t i = 0; i < 5; ++i) {
+    const double exact = static_cast<double>(sum[i]) / n, found = static_cast<double>(mean[i]);
+    EXPECT(std::is_integral_v<T> ? found == std::trunc(exact) : std::abs(found - exact) < 0.02 * exact);
+  }
 }
 
 }  // namespace
@@ -115,7 +163,12 @@ TEST_CASE("every reduction, in place") {
       reductions<double>(comm);
       reductions<int>(comm);
       reductions<std::int64_t>(comm);
+      reductions<std::uint64_t>(comm);
+      reductions<std::uint32_t>(comm);
+      reductions<std::int8_t>(comm);
       reductions<std::uint8_t>(comm);
+      reductions<ddpp::half>(comm);
+      reductions<ddpp::bfloat16>(comm);
     });
   }
 }
@@ -376,6 +429,200 @@ TEST_CASE("revoke ends what waits on the device; shrink makes a group that works
     const device_array<float> y(row(4, 1));
     ddpp::all_reduce(fresh, y.span());
     EXPECT(y.values() == row(4, 3, 3));
+  });
+}
+
+TEST_CASE(
+    "a rank that goes while others wait for it on the device is lost to them, and they go on without it") {
+  on_ranks<with<>>(3, [](auto& comm) {
+    const device_array<float> x(row(4, 1)), y(row(4, 1));
+    if (comm.rank() == 2) {
+      for (int r = 0; r < 2; ++r) await_word(comm, r);
+      return;
+    }
+    auto first = ddpp::all_reduce_async(comm, x.span()), second = ddpp::all_reduce_async(comm, x.span());
+    give_word(comm, 2);
+    EXPECT(support::says(support::text_of<ddpp::peer_lost>([&] { first.host_wait(); }, __FILE__, __LINE__),
+                         "rank 2"));
+    support::text_of<ddpp::peer_lost>([&] { second.wait(); }, __FILE__, __LINE__);
+    support::text_of<ddpp::peer_lost>([&] { ddpp::all_reduce(comm, x.span()); }, __FILE__, __LINE__);
+    auto rest = comm.shrink();
+    ddpp::all_reduce(rest, y.span());
+    cudaStreamSynchronize(rest.stream());
+    EXPECT(y.values() == row(4, 2, 2));
+  });
+}
+
+TEST_CASE("what a failure cuts short is not taken for done, whoever looks when") {
+  on_ranks<with<>>(2, [](auto& comm) {
+    const device_array<float> x(row(4, 1)), done(row(4, 1));
+    auto good = ddpp::all_reduce_async(comm, done.span());
+    good.host_wait();
+    if (comm.rank() == 1) return await_word(comm, 0);
+    auto cut_short = ddpp::all_reduce_async(comm, x.span());
+    give_word(comm, 1);
+    cudaStreamSynchronize(comm.stream());
+    cudaDeviceSynchronize();  // which returns once the kernel that waited has been ended
+    support::text_of<ddpp::peer_lost>([&] { cut_short.host_wait(); }, __FILE__, __LINE__);
+    good.host_wait();
+    EXPECT(done.values() == row(4, 2, 2));
+  });
+}
+
+// What is compared before it is issued.
+
+/// Rank 0 issues a collective before rank 1 has called it.
+void expect_issued_alone(auto& comm) {
+  const device_array<float> x(row(4, 1));
+  if (comm.rank() == 1) await_word(comm, 0);
+  auto work = ddpp::all_reduce_async(comm, x.span());
+  if (comm.rank() == 0) give_word(comm, 1);
+  work.host_wait();
+}
+void expect_compared(auto& comm) {
+  const device_array<float> x(static_cast<std::size_t>(comm.rank() == 0 ? 4 : 5));
+  support::text_of<ddpp::mismatch_error>([&] { ddpp::all_reduce(comm, x.span()); }, __FILE__, __LINE__);
+}
+void make_collectives(auto& comm, int number) {
+  const device_array<float> x(row(4, 1));
+  for (int i = 0; i < number; ++i) ddpp::all_reduce(comm, x.span(), ddpp::max);
+  cudaStreamSynchronize(comm.stream());
+}
+
+TEST_CASE("checks off: a collective is issued whoever has come, and a mismatch ends with the time") {
+  on_ranks<with<ddpp::nccl_checks::off>>(
+      2,
+      [](auto& comm) {
+        expect_issued_alone(comm);
+        const device_array<float> x(static_cast<std::size_t>(comm.rank() == 0 ? 4 : 5));
+        auto work = ddpp::all_reduce_async(comm, x.span());
+        support::text_of<ddpp::timeout_error>([&] { work.host_wait(); }, __FILE__, __LINE__);
+      },
+      std::chrono::seconds(2));
+}
+
+TEST_CASE("checks sampled: the first 32 collectives are compared, and each 32nd from there on") {
+  using sampled = with<ddpp::nccl_checks::sampled>;
+  on_ranks<sampled>(2, [](auto& comm) {
+    make_collectives(comm, 31);
+    expect_compared(comm);
+  });
+  on_ranks<sampled>(2, [](auto& comm) {
+    make_collectives(comm, 32);
+    expect_issued_alone(comm);
+    make_collectives(comm, 30);
+    expect_compared(comm);
+  });
+}
+
+TEST_CASE("checks always: any collective is compared, and who exchanges how much with whom") {
+  using always = with<ddpp::nccl_checks::always>;
+  on_ranks<always>(2, [](auto& comm) {
+    make_collectives(comm, 32);
+    expect_compared(comm);
+  });
+  on_ranks<always>(3, [](auto& comm) {
+    const std::size_t expected = comm.rank() == 1 ? 1 : 2;
+    const std::vector<std::size_t> sent{2, 2, 2},
+        received{2, comm.rank() == 1 ? 2 : std::size_t{2}, expected};
+    const device_array<float> in(6), out(received[0] + received[1] + received[2]);
+    auto exchange = [&] {
+      std::vector<std::size_t> mine = received;
+      if (comm.rank() != 1) mine[2] = 2;
+      ddpp::all_to_all_v(comm, in.span(), sent, out.span(), mine);
+      for (;;) ddpp::barrier(comm);
+    };
+    EXPECT(support::says(support::text_of<ddpp::mismatch_error>(exchange, __FILE__, __LINE__),
+                         "rank 2 sends 8 bytes to rank 1, which receives 4 bytes"));
+  });
+}
+
+// Graphs.
+
+/// What is put on the stream meanwhile becomes a graph, which may be run.
+class graph {
+ public:
+  template <class F>
+  graph(cudaStream_t stream, F capture, cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal)
+      : stream_(stream) {
+    EXPECT(cudaStreamBeginCapture(stream, mode) == cudaSuccess);
+    capture();
+    cudaGraph_t captured = nullptr;
+    EXPECT(cudaStreamEndCapture(stream, &captured) == cudaSuccess);
+    EXPECT(cudaGraphInstantiate(&executable_, captured, 0) == cudaSuccess);
+    cudaGraphDestroy(captured);
+  }
+  graph(const graph&) = delete;
+  ~graph() { cudaGraphExecDestroy(executable_); }
+
+  void run() const {
+    EXPECT(cudaGraphLaunch(executable_, stream_) == cudaSuccess);
+    EXPECT(cudaStreamSynchronize(stream_) == cudaSuccess);
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+TEST_CASE("what is captured into a graph runs when the graph does, as often, in its order") {
+  on_ranks<with<ddpp::nccl_checks::always>>(3, [](auto& comm) {
+    const int r = comm.rank(), n = comm.size();
+    const device_array<float> x(row(4, r + 1)), y(4), gathered(12), in(4);
+    const graph step(comm.stream(), [&] {
+      ddpp::all_reduce(comm, x.span(), ddpp::premul_sum(2));
+      cudaMemcpyAsync(y.span().data(), x.span().data(), 16, cudaMemcpyDeviceToDevice, comm.stream());
+      auto gathering = ddpp::all_gather_async(comm, y.span(), gathered.span());
+      gathering.wait();
+      EXPECT(gathering.done());
+      ddpp::send_recv(comm, x.span(), (r + 1) % n, in.span(), (r + n - 1) % n);
+      cudaMemcpyAsync(y.span().data(), in.span().data(), 16, cudaMemcpyDeviceToDevice, comm.stream());
+    });
+    EXPECT(x.values() == row(4, r + 1));  // nothing has run
+    EXPECT(gathered.values() == row(12, 99, 0));
+    auto expected = row(4, 12, 6);  // 2 (1 + 2 + 3), ...
+    for (int run = 0; run < 3; ++run) {
+      step.run();
+      EXPECT(x.values() == expected && y.values() == expected && in.values() == expected);
+      const auto all = gathered.values();
+      for (std::size_t i = 0; i < all.size(); ++i) EXPECT(all[i] == expected[i % 4]);
+      for (float& each : expected) each *= 6;
+    }
+    const device_array<float> z(row(4, 1));  // and what follows is captured no more
+    ddpp::all_reduce_async(comm, z.span()).host_wait();
+    EXPECT(z.values() == row(4, 3, 3));
+  });
+}
+
+TEST_CASE("who asks for an operation while another rank of the process captures does not spoil the graph") {
+  on_ranks<with<>>(2, [](auto& comm) {
+    const device_array<float> x(row(4, 1));
+    auto work = ddpp::all_reduce_async(comm, x.span());
+    if (comm.rank() == 0) {
+      const auto meanwhile = [&] {
+        give_word(comm, 1);
+        await_word(comm, 1);
+      };
+      const graph empty(comm.stream(), meanwhile, cudaStreamCaptureModeGlobal);
+      give_word(comm, 1);
+    } else {
+      await_word(comm, 0);
+      work.host_wait();
+      give_word(comm, 0);
+      await_word(comm, 0);  // freeing memory would spoil it
+    }
+  });
+}
+
+TEST_CASE("a captured operation that is not waited for leaves its graph without an end") {
+  on_ranks<with<>>(1, [](auto& comm) {
+    const device_array<float> x(row(4, 1));
+    cudaGraph_t captured = nullptr;
+    EXPECT(cudaStreamBeginCapture(comm.stream(), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    auto work = ddpp::all_reduce_async(comm, x.span());
+    EXPECT(cudaStreamEndCapture(comm.stream(), &captured) == cudaErrorStreamCaptureUnjoined);
+    comm.revoke("there is no way on");  // or the work would wait for what is no event any more
+    support::text_of<ddpp::revoked_error>([&] { work.wait(); }, __FILE__, __LINE__);
   });
 }
 

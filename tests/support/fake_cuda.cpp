@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "fake_cuda.hpp"
 
+#include <ddpp/dtype.hpp>
+#include <ddpp/op.hpp>
+
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,12 +21,14 @@
 #include <mutex>
 #include <nccl.h>
 #include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 // Streams and events.
 
 namespace {
 
-constexpr std::chrono::microseconds lateness{300};
 thread_local int current = 0;
 
 void copy(void* to, const void* from, std::size_t size) {
@@ -36,18 +43,109 @@ struct event_state {
 
 }  // namespace
 
+/// What was captured: operations, and which of them each comes after.
+struct CUgraph_st {
+  struct node {
+    std::function<void()> operation;
+    std::vector<std::size_t> after;
+  };
+  std::vector<node> nodes;
+
+  /// Whether all nodes come before one of these.
+  bool all_lead_to(std::vector<std::size_t> ends) const {
+    std::vector<bool> seen(nodes.size());
+    while (!ends.empty()) {
+      const std::size_t last = ends.back();
+      ends.pop_back();
+      if (seen[last]) continue;
+      seen[last] = true;
+      ends.insert(ends.end(), nodes[last].after.begin(), nodes[last].after.end());
+    }
+    return std::find(seen.begin(), seen.end(), false) == seen.end();
+  }
+  /// Of the nodes that may run the latest goes first, so that no order holds but the one asked for.
+  void run() const {
+    std::vector<bool> done(nodes.size());
+    for (std::size_t left = nodes.size(); left > 0; --left) {
+      std::size_t next = nodes.size();
+      const auto is_done = [&](std::size_t each) { return done[each]; };
+      do {
+        --next;
+      } while (done[next] || !std::all_of(nodes[next].after.begin(), nodes[next].after.end(), is_done));
+      if (nodes[next].operation) nodes[next].operation();
+      done[next] = true;
+    }
+  }
+};
+struct CUgraphExec_st {
+  std::shared_ptr<const CUgraph_st> graph;
+};
+
+namespace {
+
+/// One capture, of all streams that take part in it. Only the thread that began it uses them.
+struct capture {
+  std::thread::id by;
+  cudaStreamCaptureMode mode;
+  CUgraph_st graph;
+  std::vector<cudaStream_t> streams;
+  bool broken = false, ended = false;
+};
+
+struct capture_list {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<capture>> running;
+};
+capture_list& captures() {
+  static capture_list list;
+  return list;
+}
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
+/// What CUDA forbids during a capture: queries and whatever waits or allocates. Breaks the capture.
+cudaError_t unsafe_call() {
+  if (capture_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+  const std::lock_guard lock(captures().mutex);
+  cudaError_t result = cudaSuccess;
+  for (const auto& each : captures().running) {
+    const bool own = each->by == std::this_thread::get_id();
+    if (each->mode == cudaStreamCaptureModeRelaxed) continue;
+    if (!own && (each->mode != cudaStreamCaptureModeGlobal || capture_mode != cudaStreamCaptureModeGlobal))
+      continue;
+    each->broken = true;
+    result = cudaErrorStreamCaptureUnsupported;
+  }
+  return result;
+}
+
+}  // namespace
+
 struct CUevent_st {
   std::mutex mutex;
   std::shared_ptr<event_state> last;  // of the latest record; null before the first
+  std::shared_ptr<capture> captured;  // if that was captured,
+  std::vector<std::size_t> nodes;     // after these
 };
 
 struct CUstream_st {
   explicit CUstream_st(const std::atomic<bool>& rests) : resting(rests), worker([this] { run(); }) {}
   ~CUstream_st() {
-    push({});
+    run_later({});
     worker.join();
   }
+  /// Captured, where it is.
   void push(std::function<void()> operation) {
+    {
+      const std::lock_guard lock(mutex);
+      if (capturing) {
+        capturing->graph.nodes.push_back({std::move(operation), ends});
+        ends = {capturing->graph.nodes.size() - 1};
+        return;
+      }
+    }
+    run_later(std::move(operation));
+  }
+  void run_later(std::function<void()> operation) {
     {
       const std::lock_guard lock(mutex);
       operations.push_back(std::move(operation));
@@ -64,9 +162,9 @@ struct CUstream_st {
         operations.pop_front();
       }
       if (!next) return;
-      do {
-        std::this_thread::sleep_for(lateness);
-      } while (resting);
+      const int late = fake_cuda::lateness;
+      if (late > 0) std::this_thread::sleep_for(std::chrono::microseconds(late));
+      while (resting) std::this_thread::sleep_for(std::chrono::microseconds(300));
       next();
     }
   }
@@ -74,6 +172,8 @@ struct CUstream_st {
   std::mutex mutex;
   std::condition_variable added;
   std::deque<std::function<void()>> operations;
+  std::shared_ptr<capture> capturing;
+  std::vector<std::size_t> ends;  // of what it has captured
   std::thread worker;
 };
 
@@ -105,7 +205,7 @@ void wait_for(event_state& event) {
 
 std::shared_ptr<event_state> record_on(CUstream_st& stream) {
   auto state = std::make_shared<event_state>();
-  stream.push([state] {
+  stream.run_later([state] {
     {
       const std::lock_guard lock(state->mutex);
       state->done = true;
@@ -113,6 +213,23 @@ std::shared_ptr<event_state> record_on(CUstream_st& stream) {
     state->changed.notify_all();
   });
   return state;
+}
+
+/// What is put on the stream from here on is captured with what the event was, and comes after it.
+cudaError_t join_capture(CUstream_st& stream, const CUevent_st& event) {
+  if (event.captured->ended) return cudaErrorCapturedEvent;
+  const std::lock_guard lock(stream.mutex);
+  if (!stream.capturing) {
+    stream.capturing = event.captured;
+    stream.ends.clear();
+    event.captured->streams.push_back(&stream);
+  }
+  if (stream.capturing != event.captured) return cudaErrorStreamCaptureMerge;
+  for (const std::size_t node : event.nodes) {
+    if (std::find(stream.ends.begin(), stream.ends.end(), node) == stream.ends.end())
+      stream.ends.push_back(node);
+  }
+  return cudaSuccess;
 }
 
 struct memory_table {
@@ -151,8 +268,8 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int number) {
   std::snprintf(text, static_cast<std::size_t>(size), "0000:%02x:00.0", number);
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 0;
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
+  *value = which == cudaDevAttrPageableMemoryAccess && fake_cuda::reaches_host_memory;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
@@ -161,6 +278,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
+  if (const cudaError_t refused = unsafe_call(); refused != cudaSuccess) return refused;
   std::vector<std::shared_ptr<event_state>> ends;
   {
     device_state& here = device(current);
@@ -173,9 +291,60 @@ cudaError_t cudaDeviceSynchronize() {
 }
 const char* cudaGetErrorString(cudaError_t) { return "an error of the double"; }
 const char* cudaGetErrorName(cudaError_t) { return "cudaErrorOfTheDouble"; }
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, capture_mode);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  CUstream_st& which = stream_of(stream);
+  const std::lock_guard lock(which.mutex);
+  *status = which.capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  if (stream == nullptr) return cudaErrorStreamCaptureUnsupported;
+  auto begun = std::make_shared<capture>();
+  begun->by = std::this_thread::get_id();
+  begun->mode = mode;
+  begun->streams = {stream};
+  const std::lock_guard lock(captures().mutex);
+  captures().running.push_back(begun);
+  const std::lock_guard inner(stream->mutex);
+  stream->capturing = begun;
+  stream->ends.clear();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const std::shared_ptr<capture> ended = stream->capturing;
+  const bool joined = ended->graph.all_lead_to(stream->ends);
+  for (const cudaStream_t each : ended->streams) {
+    const std::lock_guard lock(each->mutex);
+    each->capturing = nullptr;
+  }
+  const std::lock_guard lock(captures().mutex);
+  std::erase(captures().running, ended);
+  ended->ended = true;
+  *graph = nullptr;
+  if (ended->broken) return cudaErrorStreamCaptureInvalidated;
+  if (!joined) return cudaErrorStreamCaptureUnjoined;
+  *graph = new CUgraph_st(std::move(ended->graph));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  *made = new CUgraphExec_st{std::make_shared<const CUgraph_st>(*graph)};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t launched, cudaStream_t stream) {
+  stream_of(stream).push([graph = launched->graph] { graph->run(); });
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t launched) {
+  delete launched;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
   return cudaSuccess;
 }
 
@@ -195,6 +364,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const cudaError_t refused = unsafe_call(); refused != cudaSuccess) return refused;
   wait_for(*record_on(stream_of(stream)));
   return cudaSuccess;
 }
@@ -207,30 +377,42 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  auto state = record_on(stream_of(stream));
+  CUstream_st& where = stream_of(stream);
   const std::lock_guard lock(event->mutex);
-  event->last = std::move(state);
+  {
+    const std::lock_guard inner(where.mutex);
+    event->captured = where.capturing;
+    event->nodes = where.ends;
+  }
+  event->last = event->captured ? nullptr : record_on(where);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (const cudaError_t refused = unsafe_call(); refused != cudaSuccess) return refused;
   const std::lock_guard lock(event->mutex);
+  if (event->captured) return cudaErrorCapturedEvent;
   if (!event->last) return cudaSuccess;
   const std::lock_guard inner(event->last->mutex);
   return event->last->done ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (fake_cuda::without_event_waits) return cudaSuccess;
-  std::shared_ptr<event_state> state;
-  {
-    const std::lock_guard lock(event->mutex);
-    state = event->last;
+  CUstream_st& where = stream_of(stream);
+  const std::lock_guard lock(event->mutex);
+  if (!event->captured) {
+    const std::lock_guard inner(where.mutex);
+    if (where.capturing && event->last) return cudaErrorStreamCaptureIsolation;
+  } else {
+    return join_capture(where, *event);
   }
-  if (state) stream_of(stream).push([state] { wait_for(*state); });
+  if (event->last) where.push([state = event->last] { wait_for(*state); });
   return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void** where, std::size_t size) {
-  *where = std::malloc(size == 0 ? 1 : size);
+  if (const cudaError_t refused = unsafe_call(); refused != cudaSuccess) return refused;
+  constexpr std::size_t alignment = 256;
+  *where = size > SIZE_MAX / 2 ? nullptr : std::aligned_alloc(alignment, (size / alignment + 1) * alignment);
   if (*where == nullptr) return cudaErrorMemoryAllocation;
   std::memset(*where, 0x7b, size);
   const std::lock_guard lock(memory().mutex);
@@ -238,7 +420,7 @@ cudaError_t cudaMalloc(void** where, std::size_t size) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* where) {
-  cudaDeviceSynchronize();
+  if (const cudaError_t refused = cudaDeviceSynchronize(); refused != cudaSuccess) return refused;
   {
     const std::lock_guard lock(memory().mutex);
     memory().blocks.erase(static_cast<char*>(where));
@@ -257,6 +439,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMe
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyKind kind) {
+  if (const cudaError_t refused = unsafe_call(); refused != cudaSuccess) return refused;
   cudaMemcpyAsync(to, from, size, kind, nullptr);
   return cudaStreamSynchronize(nullptr);
 }
@@ -287,8 +470,8 @@ struct nccl_call {
   std::size_t count;
   ncclDataType_t type;
   ncclRedOp_t op;
-  double factor;
-  int root;  // or peer
+  std::uint64_t factor;  // the bytes of a number of the type
+  int root;              // or peer
   bool done = false;
 };
 
@@ -302,69 +485,77 @@ struct world {
   std::map<std::pair<int, int>, std::deque<nccl_call*>> sends, receives;  // by (from, to)
 };
 
-std::size_t size_of(ncclDataType_t type) {
+/// f(a value of the type).
+template <class F>
+auto with_type(ncclDataType_t type, F f) {
   switch (type) {
     case ncclInt8:
+      return f(std::int8_t());
     case ncclUint8:
-      return 1;
-    case ncclFloat16:
-    case ncclBfloat16:
-      return 2;
+      return f(std::uint8_t());
     case ncclInt32:
+      return f(std::int32_t());
     case ncclUint32:
+      return f(std::uint32_t());
+    case ncclInt64:
+      return f(std::int64_t());
+    case ncclUint64:
+      return f(std::uint64_t());
+    case ncclFloat16:
+      return f(ddpp::half());
+    case ncclBfloat16:
+      return f(ddpp::bfloat16());
     case ncclFloat32:
-      return 4;
+      return f(float());
+    case ncclFloat64:
+      return f(double());
     default:
-      return 8;
+      std::fprintf(stderr, "the double of NCCL does not know this type\n");
+      std::abort();
   }
 }
 
+std::size_t size_of(ncclDataType_t type) {
+  return with_type(type, [](auto value) { return sizeof value; });
+}
+
+/// As NCCL does it: rounded at each step; averages of floating-point numbers are sums of quotients, those of
+/// integers quotients of sums; NaN does not matter to min and max.
 template <class T>
 void reduce_as(const std::vector<nccl_call*>& ranks, std::size_t count, void* out) {
-  const nccl_call& first = *ranks.front();
+  const ncclRedOp_t op = ranks.front()->op;
+  const auto n = static_cast<float>(ranks.size());
   for (std::size_t i = 0; i < count; ++i) {
     T value{};
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       T mine = static_cast<const T*>(ranks[r]->in)[i];
-      if (ranks[r]->op >= ncclNumOps) mine = static_cast<T>(mine * static_cast<T>(ranks[r]->factor));
+      if (op >= ncclNumOps) {
+        T factor{};
+        std::memcpy(static_cast<void*>(&factor), &ranks[r]->factor, sizeof factor);
+        mine = ddpp::prod(mine, factor);
+      } else if (op == ncclAvg && ddpp::detail::real_number<T>) {
+        mine = ddpp::prod(mine, static_cast<T>(1 / n));
+      }
       if (r == 0)
         value = mine;
-      else if (first.op == ncclProd)
-        value = static_cast<T>(value * mine);
-      else if (first.op == ncclMin)
+      else if (op == ncclProd)
+        value = ddpp::prod(value, mine);
+      else if (op == ncclMin)
         value = std::min(value, mine);
-      else if (first.op == ncclMax)
+      else if (op == ncclMax)
         value = std::max(value, mine);
       else
-        value = static_cast<T>(value + mine);
+        value = ddpp::sum(value, mine);
     }
-    if (first.op == ncclAvg) value = static_cast<T>(value / static_cast<T>(ranks.size()));
+    if constexpr (std::is_integral_v<T>) {
+      if (op == ncclAvg) value = static_cast<T>(value / static_cast<T>(ranks.size()));
+    }
     static_cast<T*>(out)[i] = value;
   }
 }
 
 void reduce(const std::vector<nccl_call*>& ranks, std::size_t count, void* out) {
-  switch (ranks.front()->type) {
-    case ncclInt8:
-      return reduce_as<signed char>(ranks, count, out);
-    case ncclUint8:
-      return reduce_as<unsigned char>(ranks, count, out);
-    case ncclInt32:
-      return reduce_as<int>(ranks, count, out);
-    case ncclUint32:
-      return reduce_as<unsigned>(ranks, count, out);
-    case ncclInt64:
-      return reduce_as<long long>(ranks, count, out);
-    case ncclUint64:
-      return reduce_as<unsigned long long>(ranks, count, out);
-    case ncclFloat32:
-      return reduce_as<float>(ranks, count, out);
-    case ncclFloat64:
-      return reduce_as<double>(ranks, count, out);
-    default:
-      std::fprintf(stderr, "the double of NCCL cannot reduce this type\n");
-      std::abort();
-  }
+  with_type(ranks.front()->type, [&]<class T>(T) { reduce_as<T>(ranks, count, out); });
 }
 
 /// What all ranks have begun, done for all of them.
@@ -425,7 +616,7 @@ struct ncclComm {
   int polls = 0;         // that still find it in progress
   std::vector<nccl_call> begun;
   cudaStream_t stream = nullptr;
-  std::vector<double> factors;
+  std::vector<std::uint64_t> factors;
   bool blocking = false;
 };
 
@@ -469,7 +660,10 @@ void put_on_stream(ncclComm& comm) {
   if (comm.begun.empty()) return;
   auto calls = std::make_shared<std::vector<nccl_call>>(std::move(comm.begun));
   comm.begun.clear();
-  comm.stream->push([&comm, calls] { run_calls(comm, *calls); });
+  comm.stream->push([&comm, calls] {
+    auto these = *calls;  // a graph runs them again
+    run_calls(comm, these);
+  });
 }
 
 ncclResult_t begin(ncclComm& comm, const nccl_call& call, cudaStream_t stream) {
@@ -577,44 +771,36 @@ ncclResult_t ncclGroupEnd() {
 }
 ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
-  return begin(*comm, {kind::all_reduce, in, out, count, type, op, 1, -1}, stream);
+  return begin(*comm, {kind::all_reduce, in, out, count, type, op, 0, -1}, stream);
 }
 ncclResult_t ncclReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                         int root, ncclComm_t comm, cudaStream_t stream) {
-  return begin(*comm, {kind::reduce, in, out, count, type, op, 1, root}, stream);
+  return begin(*comm, {kind::reduce, in, out, count, type, op, 0, root}, stream);
 }
 ncclResult_t ncclReduceScatter(const void* in, void* out, std::size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return begin(*comm, {kind::reduce_scatter, in, out, count, type, op, 1, -1}, stream);
+  return begin(*comm, {kind::reduce_scatter, in, out, count, type, op, 0, -1}, stream);
 }
 ncclResult_t ncclBroadcast(const void* in, void* out, std::size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
-  return begin(*comm, {kind::broadcast, in, out, count, type, ncclSum, 1, root}, stream);
+  return begin(*comm, {kind::broadcast, in, out, count, type, ncclSum, 0, root}, stream);
 }
 ncclResult_t ncclAllGather(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
-  return begin(*comm, {kind::all_gather, in, out, count, type, ncclSum, 1, -1}, stream);
+  return begin(*comm, {kind::all_gather, in, out, count, type, ncclSum, 0, -1}, stream);
 }
 ncclResult_t ncclSend(const void* in, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  return begin(*comm, {kind::send, in, nullptr, count, type, ncclSum, 1, peer}, stream);
+  return begin(*comm, {kind::send, in, nullptr, count, type, ncclSum, 0, peer}, stream);
 }
 ncclResult_t ncclRecv(void* out, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  return begin(*comm, {kind::receive, nullptr, out, count, type, ncclSum, 1, peer}, stream);
+  return begin(*comm, {kind::receive, nullptr, out, count, type, ncclSum, 0, peer}, stream);
 }
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* factor, ncclDataType_t type,
                                       ncclScalarResidence_t, ncclComm_t comm) {
-  double value = 0;
-  if (type == ncclFloat32) {
-    value = static_cast<double>(*static_cast<float*>(factor));
-  } else if (type == ncclFloat64) {
-    value = *static_cast<double*>(factor);
-  } else {
-    long long integer = 0;
-    std::memcpy(&integer, factor, size_of(type));
-    value = static_cast<double>(integer);
-  }
+  std::uint64_t value = 0;
+  std::memcpy(&value, factor, size_of(type));
   *op = static_cast<ncclRedOp_t>(ncclNumOps + comm->factors.size());
   comm->factors.push_back(value);
   return ncclSuccess;

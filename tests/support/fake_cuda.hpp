@@ -12,6 +12,10 @@ namespace fake_cuda {
 
 /// How many devices there are; 8 at first.
 inline std::atomic<int> devices{8};
+/// How long each operation of a stream is late, in microseconds.
+inline std::atomic<int> lateness{300};
+/// Whether devices reach memory that CUDA did not allocate, for communicators made from here on.
+inline std::atomic<bool> reaches_host_memory{false};
 /// While set, operations of the default streams, or of all others, do not begin.
 inline std::atomic<bool> default_streams_rest{false}, other_streams_rest{false};
 /// Deliberate breaks, as a backend would be that forgot the call:

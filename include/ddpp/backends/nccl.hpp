@@ -73,15 +73,20 @@ class nccl {
   /// `init_error` on all ranks if one has no device, or two have the same.
   nccl(const bootstrap& boot, const options& settings)
       : options_(settings), timeout_(boot.timeout), control_(boot, {}) {
+    bool is_ready = false;
     try {
       options_.device = detail::choose_device(control_, settings.device, boot.deadline);
       streams_ = std::make_unique<detail::stream_pair>(settings.stream, settings.high_priority);
       begin(boot);
+      is_ready = true;
+      static_cast<void>(detail::gather_over_control(control_, std::byte{}, boot.deadline));
     } catch (const deadline_passed&) {
       give_up("the ranks did not come together in time");
       throw timeout_error("nccl: the ranks did not come together in time");
     } catch (const group_failed& failed) {
-      throw init_error(detail::text("nccl: ", failed.cause().text));
+      // Once this rank is ready the others may be so too, and have failed or left since: the first call says
+      // so.
+      if (!is_ready) throw init_error(detail::text("nccl: ", failed.cause().text));
     } catch (const resource_error& error) {
       give_up(error.what());
       throw init_error(detail::text("nccl: rank ", rank(), ": ", error.what()));
@@ -128,9 +133,11 @@ class nccl {
     control_.enter(print);
     if (print.step != 0 || print.sequence == compared_) return;
     compared_ = print.sequence;
+    if (print.op == collective::barrier) return;  // its own messages compare
     const bool is_sample = print.sequence <= sample || print.sequence % sample == 0;
-    if (options_.checks == nccl_checks::always || (options_.checks == nccl_checks::sampled && is_sample))
-      compare_with_others();
+    compares_ =
+        options_.checks == nccl_checks::always || (options_.checks == nccl_checks::sampled && is_sample);
+    if (compares_) compare_with_others();
   }
   void leave() { control_.leave(); }
   bool failed() const noexcept { return control_.failed(); }
@@ -277,6 +284,7 @@ class nccl {
   /// travel.
   void all_to_all(std::span<const std::byte> in, const detail::partition& sent, std::span<std::byte> out,
                   const detail::partition& received, deadline until) {
+    if (compares_) compare_sizes(sent, received, until);
     grouped(until, [&] {
       for (int r = 0; r < size(); ++r) {
         send_in_group(in.data() + sent.offset(r), sent.size(r), r);
@@ -526,6 +534,7 @@ class nccl {
   /// Inside a group a wait has nothing to wait for yet.
   bool is_over(const mark& place) {
     const std::lock_guard lock(issuing_);
+    if (is_cut_short_ && !place->found_reached()) throw group_failed(control_.cause());
     return place->is_reached() || (!place->is_recorded() && depth_ > 0);
   }
 
@@ -558,6 +567,24 @@ class nccl {
     }
   }
 
+  /// What one rank sends to another only those two know.
+  void compare_sizes(const detail::partition& sent, const detail::partition& received, deadline until) {
+    for (int distance = 1; distance < size(); ++distance) {
+      const int to = (rank() + distance) % size(), from = (rank() + size() - distance) % size();
+      const std::uint64_t outgoing = sent.size(to), expected = received.size(from);
+      std::uint64_t arriving = 0;
+      auto sending = control_.isend(std::as_bytes(std::span(&outgoing, 1)), to, detail::collective_tag);
+      control_.irecv(std::as_writable_bytes(std::span(&arriving, 1)), from, detail::collective_tag)
+          .wait(until);
+      sending.wait(until);
+      if (arriving == expected) continue;
+      control_.abort({failure_kind::mismatch, from,
+                      detail::text("rank ", from, " sends ", arriving, " bytes to rank ", rank(),
+                                   ", which receives ", expected, " bytes from it (all_to_all_v)")});
+      throw group_failed(control_.cause());
+    }
+  }
+
   // The watch: a thread that ends what would not end by itself.
 
   void wake_watch() {
@@ -566,9 +593,7 @@ class nccl {
   }
 
   void watch() {
-    // Asking for events while another thread captures a graph would spoil the graph otherwise.
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+    const detail::relaxed_capture relaxed;
     static_cast<void>(cudaSetDevice(options_.device));
     for (;;) {
       {
@@ -582,12 +607,20 @@ class nccl {
       } catch (const resource_error& error) {
         control_.abort({failure_kind::revoked, rank(), detail::text("rank ", rank(), ": ", error.what())});
       }
-      if (control_.failed()) {
-        const std::lock_guard lock(issuing_);
-        handle_.abort();
-        return;
-      }
+      if (control_.failed()) return cut_short();
     }
+  }
+
+  /// Ends what is on the device. What is reached by now is good; what ends from here on is not.
+  void cut_short() noexcept {
+    const std::lock_guard lock(issuing_);
+    try {
+      const std::lock_guard inner(watch_mutex_);
+      for (const unreached& each : unreached_) static_cast<void>(each.place->is_reached());
+    } catch (const resource_error&) {  // of the device
+    }
+    is_cut_short_ = true;
+    handle_.abort();
   }
 
   void look() {
@@ -602,6 +635,7 @@ class nccl {
       give_control_plane_time();  // it knows who was lost; NCCL does not
       throw resource_error(detail::nccl_error_text(result, "NCCL", nullptr));
     }
+    look_for_leavers(first.print);
     if (std::chrono::steady_clock::now() < first.until) return;
     const auto ranks = control_.survey(std::chrono::steady_clock::now() + survey_time);
     if (first.print.op != collective::none) {
@@ -610,6 +644,21 @@ class nccl {
       control_.abort(
           {failure_kind::timeout, -1,
            detail::text("messages of rank ", rank(), " did not finish within ", detail::text_of(timeout_))});
+    }
+  }
+
+  /// Who left before it came to the collective will not bring it about. (Who left later has seen it done.)
+  void look_for_leavers(const fingerprint& waiting) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_look_for_leavers_) return;
+    next_look_for_leavers_ = now + leavers_pause;
+    const auto ranks = control_.survey(now);  // what is known here
+    for (int r = 0; r < size(); ++r) {
+      const rank_state& state = ranks[static_cast<std::size_t>(r)];
+      if (state.is != rank_state::presence::left || state.last.sequence >= waiting.sequence) continue;
+      control_.abort(
+          {failure_kind::peer_lost, r,
+           detail::text("rank ", r, " left the group while rank ", rank(), " was waiting for it")});
     }
   }
 
@@ -638,7 +687,7 @@ class nccl {
 
   static constexpr std::uint64_t sample = 32;
   static constexpr std::chrono::milliseconds pause{2};
-  static constexpr std::chrono::milliseconds survey_time{1000};
+  static constexpr std::chrono::milliseconds survey_time{1000}, leavers_pause{100};
 
   options options_;
   const std::chrono::milliseconds timeout_;
@@ -646,10 +695,12 @@ class nccl {
   std::unique_ptr<detail::stream_pair> streams_;
   bool reaches_host_memory_ = false;
   std::uint64_t compared_ = 0;  // the last collective that was, or would have been
+  bool compares_ = false;       // whether it was
 
   const std::shared_ptr<detail::nccl_windows> windows_ = std::make_shared<detail::nccl_windows>();
   std::recursive_mutex& issuing_ = windows_->mutex();  // guards the next ones, and NCCL
   detail::nccl_handle handle_;
+  bool is_cut_short_ = false;
   int depth_ = 0;                    // of groups
   std::vector<unreached> deferred_;  // of the group that is open
   std::vector<collected> collected_;
@@ -659,6 +710,7 @@ class nccl {
   std::deque<unreached> unreached_;
   bool stopping_ = false;
   std::condition_variable woken_;
+  deadline next_look_for_leavers_ = {};  // the watch's own
   std::unique_ptr<detail::joining_thread> watch_;
 };
 
@@ -666,6 +718,8 @@ static_assert(transport<nccl>);
 static_assert(has_control_plane<nccl>);
 static_assert(has_agreement<nccl>);
 static_assert(has_stream_order<nccl>);
+static_assert(!has_tags<nccl>);
+static_assert(!runs_algorithms<nccl>);
 static_assert(!has_receive_view<nccl>);
 static_assert(!has_shared_slots<nccl>);
 static_assert(!has_symmetric_memory<nccl>);

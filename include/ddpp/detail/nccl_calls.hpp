@@ -33,6 +33,21 @@ inline void check_nccl(ncclResult_t result, const char* call) {
     throw resource_error(nccl_error_text(result, call, nullptr));
 }
 
+/// Lets the calling thread ask for events while another one captures a graph, which such a call would spoil
+/// otherwise.
+class relaxed_capture {
+ public:
+  relaxed_capture() { exchange(); }
+  relaxed_capture(const relaxed_capture&) = delete;
+  relaxed_capture& operator=(const relaxed_capture&) = delete;
+  ~relaxed_capture() { exchange(); }
+
+ private:
+  void exchange() noexcept { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 /// The calling thread's current device, while this lives.
 class current_device {
  public:

@@ -4,6 +4,7 @@
 
 #include <ddpp/detail/nccl_calls.hpp>
 
+#include <atomic>
 #include <cuda_runtime_api.h>
 #include <memory>
 #include <mutex>
@@ -62,16 +63,21 @@ class stream_mark {
     recorded_ = true;
   }
   bool is_reached() const {
-    if (!recorded_ || captured_) return recorded_;
+    if (!recorded_ || captured_ || found_reached_) return recorded_;
+    const relaxed_capture relaxed;
     const cudaError_t state = cudaEventQuery(event_);
     if (state != cudaErrorNotReady) check_cuda(state, "cudaEventQuery");
+    if (state == cudaSuccess) found_reached_ = true;
     return state == cudaSuccess;
   }
+  /// Whether is_reached has found so, outside captures.
+  bool found_reached() const noexcept { return found_reached_; }
 
  private:
   std::shared_ptr<event_pool> pool_;
   cudaEvent_t event_;
   bool recorded_ = false, captured_ = false;
+  mutable std::atomic<bool> found_reached_{false};
 };
 
 class stream_pair {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ddpp/detail/nccl_calls.hpp>
+#include <ddpp/detail/vector_loops.hpp>
 #include <ddpp/dtype.hpp>
 #include <ddpp/op.hpp>
 
@@ -58,7 +59,7 @@ class nccl_operation {
  public:
   nccl_operation(const Op& op, ncclComm_t comm) : comm_(comm) {
     if constexpr (is_premul_sum<Op>) {
-      T factor = static_cast<T>(op.factor);
+      T factor = static_cast<T>(static_cast<arithmetic_t<T>>(op.factor));
       check_nccl(ncclRedOpCreatePreMulSum(&op_, &factor, nccl_type<T>(), ncclScalarHostImmediate, comm),
                  "ncclRedOpCreatePreMulSum");
     } else if constexpr (std::is_same_v<Op, prod_t>) {

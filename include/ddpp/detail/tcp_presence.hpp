@@ -41,7 +41,9 @@ class tcp_presence {
   /// Into the table of a survey.
   void fill_in(std::vector<rank_state>& table) const {
     for (int r = 0; r < size(); ++r) {
-      if (!is_here(r)) table[static_cast<std::size_t>(r)].is = of(r);
+      if (is_here(r)) continue;
+      table[static_cast<std::size_t>(r)].is = of(r);
+      if (const auto last = last_words(r)) table[static_cast<std::size_t>(r)].last = *last;
     }
   }
 
