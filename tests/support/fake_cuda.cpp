@@ -148,30 +148,34 @@ struct CUstream_st {
   void run_later(std::function<void()> operation) {
     {
       const std::lock_guard lock(mutex);
-      operations.push_back(std::move(operation));
+      const auto now = std::chrono::steady_clock::now();
+      operations.push_back({now + std::chrono::microseconds(fake_cuda::lateness), std::move(operation)});
     }
     added.notify_one();
   }
   void run() {
     for (;;) {
-      std::function<void()> next;
+      later next;
       {
         std::unique_lock lock(mutex);
         added.wait(lock, [&] { return !operations.empty(); });
         next = std::move(operations.front());
         operations.pop_front();
       }
-      if (!next) return;
-      const int late = fake_cuda::lateness;
-      if (late > 0) std::this_thread::sleep_for(std::chrono::microseconds(late));
+      if (!next.operation) return;
+      std::this_thread::sleep_until(next.begin);
       while (resting) std::this_thread::sleep_for(std::chrono::microseconds(300));
-      next();
+      next.operation();
     }
   }
   const std::atomic<bool>& resting;
   std::mutex mutex;
   std::condition_variable added;
-  std::deque<std::function<void()>> operations;
+  struct later {
+    std::chrono::steady_clock::time_point begin;  // not before
+    std::function<void()> operation;
+  };
+  std::deque<later> operations;
   std::shared_ptr<capture> capturing;
   std::vector<std::size_t> ends;  // of what it has captured
   std::thread worker;
@@ -435,6 +439,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind,
                             cudaStream_t stream) {
+  ++fake_cuda::enqueued;
   stream_of(stream).push([=] { copy(to, from, size); });
   return cudaSuccess;
 }
@@ -444,6 +449,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t size, cudaMemcpyK
   return cudaStreamSynchronize(nullptr);
 }
 cudaError_t cudaMemsetAsync(void* where, int value, std::size_t size, cudaStream_t stream) {
+  ++fake_cuda::enqueued;
   stream_of(stream).push([=] {
     if (size > 0) std::memset(where, value, size);
   });
@@ -451,6 +457,7 @@ cudaError_t cudaMemsetAsync(void* where, int value, std::size_t size, cudaStream
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
+  ++fake_cuda::enqueued;
   stream_of(stream).push([=] { function(argument); });
   return cudaSuccess;
 }
@@ -524,7 +531,8 @@ std::size_t size_of(ncclDataType_t type) {
 template <class T>
 void reduce_as(const std::vector<nccl_call*>& ranks, std::size_t count, void* out) {
   const ncclRedOp_t op = ranks.front()->op;
-  const auto n = static_cast<float>(ranks.size());
+  using number = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  const auto n = static_cast<number>(ranks.size());
   for (std::size_t i = 0; i < count; ++i) {
     T value{};
     for (std::size_t r = 0; r < ranks.size(); ++r) {

@@ -12,7 +12,7 @@ namespace fake_cuda {
 
 /// How many devices there are; 8 at first.
 inline std::atomic<int> devices{8};
-/// How long each operation of a stream is late, in microseconds.
+/// How long after it was put on a stream an operation begins at the earliest, in microseconds.
 inline std::atomic<int> lateness{300};
 /// Whether devices reach memory that CUDA did not allocate, for communicators made from here on.
 inline std::atomic<bool> reaches_host_memory{false};
@@ -23,6 +23,8 @@ inline std::atomic<bool> without_event_waits{false};  ///< cudaStreamWaitEvent d
 inline std::atomic<bool> without_groups{false};       ///< ncclGroupStart and ncclGroupEnd do nothing
 /// What ncclCommGetAsyncError says of every communicator from here on, as if a network had broken.
 inline std::atomic<bool> network_is_broken{false};
+/// How often copies, fillings and functions have been put on streams.
+inline std::atomic<int> enqueued{0};
 /// Windows that are registered.
 inline std::atomic<int> windows{0};
 
