@@ -241,12 +241,12 @@ class distributed_data_parallel {
     if constexpr (detail::is_on_device<C>) {
       try {
         detail::check_memory(comm_, memory.bytes(), whose.c_str());
-      } catch (const usage_error& error) {
-        return error.what();
+      } catch (const usage_error&) {  // its text names the device, which differs
+        return whose +
+               ": the device cannot reach this memory; pass a ddpp::device_span or allocate_symmetric's";
       }
     } else if (memory.is_on_device()) {
-      return whose +
-             " are in a device's memory, and this communicator's transport moves the host's: use nccl";
+      return whose + ": this is a device's memory, and the communicator's transport moves the host's";
     }
     return {};
   }

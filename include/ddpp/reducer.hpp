@@ -488,6 +488,7 @@ class reducer {
       else if (!options_.gradient_as_bucket_view)
         slab_.write_back(comm_, slot);
     }
+    await_memory(comm_);
   }
 
   void meet_those_who_gave_up() {

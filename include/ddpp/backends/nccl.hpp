@@ -330,6 +330,11 @@ class nccl {
     const detail::current_device mine(options_.device);
     detail::check_cuda(cudaMemsetAsync(where.data(), 0, where.size(), stream), "cudaMemsetAsync");
   }
+  /// Blocks until the caller's stream is done with what is on it.
+  void await_caller() {
+    const detail::current_device mine(options_.device);
+    detail::check_cuda(cudaStreamSynchronize(streams_->callers()), "cudaStreamSynchronize");
+  }
   /// Not collective; uninitialised. Freeing it waits for the device.
   std::shared_ptr<std::byte[]> allocate(std::size_t bytes) {
     const detail::current_device mine(options_.device);

@@ -35,6 +35,14 @@ void clear_memory(const C& comm, std::byte* where, std::size_t bytes) {
     std::memset(where, 0, bytes);
 }
 
+/// Where blocking calls wait on the host, for what has been put on comm.stream().
+template <class C>
+void await_memory(const C& comm) {
+  if constexpr (is_on_device<C>) {
+    if (comm.transport().waits_on_host()) comm.transport().await_caller();
+  }
+}
+
 /// to[i] = Narrow(from[i] * factor): float and double to 16 bits.
 template <class C, class Narrow, class T>
 void narrow_scaled(const C& comm, std::span<Narrow> to, std::span<const T> from, T factor) {
