@@ -7,6 +7,9 @@
 #include <ddpp/hooks.hpp>
 #include <ddpp/hooks/power_sgd.hpp>
 #include <ddpp/launch.hpp>
+#ifdef DDPP_TEST_ON_DOUBLE
+#include <ddpp/backends/nccl.hpp>
+#endif
 
 #include <algorithm>
 #include <cstddef>
@@ -647,3 +650,54 @@ TEST_CASE("tensors that no transport can move are refused before anything is sen
     ddpp::barrier(comm);
   });
 }
+
+#ifdef DDPP_TEST_ON_DOUBLE
+
+namespace {
+
+/// A tensor that libtorch takes for one of a CUDA device, though it may know nothing of CUDA.
+torch::Tensor on_device(const std::vector<float>& values) {
+  void* memory = nullptr;
+  const std::size_t bytes = values.size() * sizeof(float);
+  EXPECT(cudaMalloc(&memory, bytes) == cudaSuccess);
+  cudaMemcpy(memory, values.data(), bytes, cudaMemcpyHostToDevice);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes,
+                       c10::DataPtr(
+                           memory, memory, [](void* freed) { cudaFree(freed); }, c10::Device(c10::kCUDA, 0)));
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA), caffe2::TypeMeta::Make<float>());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({std::int64_t(values.size())});
+  return tensor;
+}
+
+std::vector<float> values_of(const torch::Tensor& tensor) {
+  std::vector<float> values(std::size_t(tensor.numel()));
+  cudaMemcpy(values.data(), tensor.data_ptr(), values.size() * sizeof(float), cudaMemcpyDeviceToHost);
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("a device's tensors on a device's transport, and only those") {
+  on_ranks<ddpp::nccl>(2, [](auto& comm) {
+    const auto tensor = on_device({1, 2, float(comm.rank())});
+    ddpp::all_reduce(comm, tensor);
+    EXPECT(values_of(tensor) == std::vector<float>({2, 4, 1}));
+    const auto whole = on_device({0, 0, 0, 0, 0, 0});
+    ddpp::all_gather_async(comm, tensor, whole).wait();
+    EXPECT(values_of(whole) == std::vector<float>({2, 4, 1, 2, 4, 1}));
+    ddpp::broadcast(comm, ddpp::tensor_span<float>(tensor, ddpp::memory_space::device), 1);
+
+    const auto refused = [&](auto call) { return text_of<usage_error>(call); };
+    EXPECT(contains(refused([&] { ddpp::all_reduce(comm, torch::zeros({2})); }), "to(torch::kCUDA)"));
+    EXPECT(contains(refused([&] { ddpp::all_reduce(comm, torch::zeros({2}, torch::kShort)); }), "int16"));
+    EXPECT(contains(refused([&] { ddpp::tensor_span<float>(tensor); }), "cpu()"));
+    products module;
+    EXPECT(contains(refused([&] { ddpp::torch_ddp ddp(comm, module); }), "parameter \"a\" is on cpu"));
+  });
+  on_ranks<ddpp::threads>(2, [](auto& comm) {
+    EXPECT(contains(text_of<usage_error>([&] { ddpp::all_reduce(comm, on_device({1})); }), "is on cuda:0"));
+  });
+}
+
+#endif

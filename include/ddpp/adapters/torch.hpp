@@ -41,8 +41,11 @@ namespace ddpp {
 ///   backward().
 /// - Parameters are those that the module has at construction; replacing, moving, adding or unfreezing one
 /// later is
-///   a `reducer_error` in forward() that names it. All are dense and in the host's memory, and so are
-///   buffers, else `usage_error`.
+///   a `reducer_error` in forward() that names it. All are dense and in the memory that the communicator's
+///   transport moves, the host's or a CUDA device's, and so are buffers, else `usage_error`.
+/// - On a device gradients are brought to their buckets on torch's current stream, which must be
+/// comm.stream().
+///   When backward() returns that stream follows the averages; the host need not have waited for them.
 /// - One thread uses it; backward() may be called by that thread only.
 template <class C, class M, class Hook = hooks::all_reduce>
 class torch_ddp {
@@ -57,7 +60,7 @@ class torch_ddp {
   torch_ddp(C& comm, std::shared_ptr<M> module, ddp_options options = {}, Hook hook = {})
       : comm_(comm.share()),
         module_(std::move(module)),
-        model_(*module_),
+        model_(*module_, C::transport_type::memory),
         has_bucket_views_(options.gradient_as_bucket_view),
         engine_(comm_, model_.list_parameters(), complete(std::move(options)), std::move(hook)) {
     for (std::size_t i = 0; i < model_.parameters().size(); ++i) {

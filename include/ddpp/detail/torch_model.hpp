@@ -43,8 +43,8 @@ class torch_model {
     bool is_trained;
   };
 
-  /// Throws `usage_error` naming what no transport could move.
-  explicit torch_model(const torch::nn::Module& module) {
+  /// Throws `usage_error` naming what a transport of such memory could not move.
+  torch_model(const torch::nn::Module& module, memory_space where) : where_(where) {
     std::map<const at::TensorImpl*, std::size_t> known;
     std::map<const void*, std::string> owners;  // of memory
     for (const auto& each : module.named_parameters()) {
@@ -55,7 +55,7 @@ class torch_model {
     for (const auto& each : module.named_buffers()) {
       const at::Tensor& tensor = each.value();
       if (!tensor.defined()) continue;
-      if (const std::string objection = objection_to_memory(tensor); !objection.empty())
+      if (const std::string objection = objection_to_memory(tensor, where_); !objection.empty())
         throw usage_error(text("buffer \"", each.key(), "\" ", objection));
       buffers_.push_back({each.key(), tensor, tensor.data_ptr(), false});
     }
@@ -68,7 +68,7 @@ class torch_model {
     std::vector<parameter> list;
     for (const named_parameter& each : parameters_) {
       visit_parameter_type(each.tensor, [&]<class T>(std::type_identity<T>) {
-        const auto values = elements_in_memory<T>(each.tensor, each.name);
+        const auto values = elements_in_memory<T>(each.tensor, each.name, where_);
         parameter made =
             each.is_trained ? parameter(each.name, values, values) : parameter(each.name, values);
         list.push_back(std::move(made).as_matrix(rows_of(each.tensor)));
@@ -112,7 +112,7 @@ class torch_model {
   void add_parameter(const std::string& registered_name, const at::Tensor& tensor,
                      std::map<const void*, std::string>& owners) {
     const std::string name = name_with_strides(registered_name, tensor);
-    if (const std::string objection = objection_to_memory(tensor); !objection.empty())
+    if (const std::string objection = objection_to_memory(tensor, where_); !objection.empty())
       throw usage_error(text("parameter \"", name, "\" ", objection));
     if (!is_parameter_type(tensor.scalar_type())) {
       throw usage_error(text("parameter \"", name, "\" is of ", at::toString(tensor.scalar_type()),
@@ -147,6 +147,7 @@ class torch_model {
     return tensor.stride(0) * rows == tensor.numel() ? static_cast<std::size_t>(rows) : 1;
   }
 
+  const memory_space where_;
   std::vector<named_parameter> parameters_, buffers_;
   std::vector<std::size_t> registered_;  // which of parameters_ each name of the module stands for
 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
-// What a transport must know of a torch::Tensor: the type of its elements, and where they lie in this host's
-// memory without gaps.
+// What a transport must know of a torch::Tensor: the type of its elements, and where they lie without gaps in
+// the memory that it moves.
 #pragma once
 
+#include <ddpp/concepts.hpp>
 #include <ddpp/detail/text.hpp>
 #include <ddpp/dtype.hpp>
 #include <ddpp/error.hpp>
@@ -56,14 +57,19 @@ decltype(auto) visit_scalar_type(at::ScalarType type, F&& f) {
   }
 }
 
-/// Why the elements cannot be read and written as plain memory of this host; empty if they can. In whatever
-/// order of dimensions.
-[[gnu::cold]] inline std::string objection_to_memory(const at::Tensor& tensor) {
+/// Why the elements are no plain memory of the kind asked for; empty if they are. In whatever order of
+/// dimensions.
+[[gnu::cold]] inline std::string objection_to_memory(const at::Tensor& tensor, memory_space where) {
   if (!tensor.defined()) return "is undefined";
   if (tensor.layout() != at::kStrided) return "is not dense: a transport moves plain memory";
-  if (!tensor.device().is_cpu()) {
+  if (where == memory_space::host && !tensor.device().is_cpu()) {
     return text("is on ", tensor.device().str(),
                 ", and this transport moves the host's memory: copy it there with cpu() first");
+  }
+  if (where == memory_space::device && !tensor.device().is_cuda()) {
+    return text(
+        "is on ", tensor.device().str(),
+        ", and this transport moves a CUDA device's memory: move it there with to(torch::kCUDA) first");
   }
   if (tensor.is_conj() || tensor.is_neg())
     return "is a lazily conjugated or negated view: resolve_conj() or resolve_neg() makes a plain one";
@@ -73,8 +79,8 @@ decltype(auto) visit_scalar_type(at::ScalarType type, F&& f) {
 
 /// The elements in the order of memory. Throws `usage_error` that begins with `name`.
 template <class T>
-std::span<T> elements_in_memory(const at::Tensor& tensor, std::string_view name) {
-  if (const std::string objection = objection_to_memory(tensor); !objection.empty())
+std::span<T> elements_in_memory(const at::Tensor& tensor, std::string_view name, memory_space where) {
+  if (const std::string objection = objection_to_memory(tensor, where); !objection.empty())
     throw usage_error(text(name, " ", objection));
   return {static_cast<T*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel())};
 }
@@ -82,11 +88,12 @@ std::span<T> elements_in_memory(const at::Tensor& tensor, std::string_view name)
 }  // namespace detail
 
 /// A tensor's elements, to be passed wherever a buffer is. Valid as long as the tensor's storage. T is the
-/// type of the same name, half and bfloat16 being ddpp's. Throws `usage_error` for another type, a tensor of
-/// another device, and one that is not contiguous. Autograd does not see what is done to them.
+/// type of the same name, half and bfloat16 being ddpp's. `where` is the memory that the communicator's
+/// transport moves: with memory_space::device they are a CUDA device's. Throws `usage_error` for another
+/// type, a tensor elsewhere, and one that is not contiguous. Autograd does not see what is done to them.
 template <class T>
-std::span<T> tensor_span(const at::Tensor& tensor) {
-  const auto elements = detail::elements_in_memory<T>(tensor, "the tensor");
+std::span<T> tensor_span(const at::Tensor& tensor, memory_space where = memory_space::host) {
+  const auto elements = detail::elements_in_memory<T>(tensor, "the tensor", where);
   const bool same = detail::visit_scalar_type(
       tensor.scalar_type(), []<class U>(std::type_identity<U>) { return std::is_same_v<U, T>; });
   if (!same) {
