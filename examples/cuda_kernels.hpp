@@ -36,6 +36,7 @@ class device_array {
     check(cudaMalloc(&where, size_ * sizeof(T)));
     data_.reset(static_cast<T*>(where));
     check(cudaMemcpy(where, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice));
+    check(cudaStreamSynchronize(nullptr));  // the copy may return earlier, and other streams not wait for it
   }
 
   T* data() const noexcept { return data_.get(); }
