@@ -5,7 +5,9 @@
 Tools of our own stand for nvidia-smi, nvcc and compute-sanitizer; what the latter compiles are shell scripts.
 """
 import gzip
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,7 @@ for check; do
   echo "ok $check"
 done
 echo "$@" >>"$DONE"''',
+    "gpu_kernels": 'echo "1 passed, 0 failed, 0 skipped"',
     "nccl_overhead": 'echo "bytes, $WORLD_SIZE ranks"',
     "cuda_fashion_mnist": f'[ -z "$ANOTHER_CURVE" ] || echo "    0  0.9   80.00 %  1000"\n{CURVE}',
     "example_on_the_double": CURVE,
@@ -60,7 +63,7 @@ with tempfile.TemporaryDirectory() as scratch:
             each.unlink(missing_ok=True)
         path = f"{scratch}/bin:/usr/bin:/bin" if gpu else str(scratch / "empty")
         result = subprocess.run(
-            [sys.executable, script, "--report", report, "--data", scratch / "data", *arguments], capture_output=True, text=True, timeout=200,
+            [sys.executable, script, "--report", report, "--data", scratch / "data", *arguments], capture_output=True, text=True, timeout=1200,
             env={"PATH": path, "NCCL_HOME": str(scratch), "PIDS": str(pids), "DONE": str(done), **environment})
         text = report.read_text() if report.exists() else ""
         print("===", arguments, environment, result.stdout, result.stderr, text, sep="\n")
@@ -100,6 +103,14 @@ with tempfile.TemporaryDirectory() as scratch:
     assert "no end after" in text and "not run" in text and "the time was over" in text
     for pid in pids.read_text().split():
         assert not pathlib.Path(f"/proc/{pid}").exists(), "it is still there"
+
+    compiler = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    if os.environ.get("DDPP_TEST_FULL") and os.access(compiler, os.X_OK):  # two minutes
+        (scratch / "bin/nvcc").unlink()
+        (scratch / "bin/nvcc").symlink_to(compiler)
+        result, text = run("--seconds", "1000", NCCL_HOME="")
+        assert "| build | passed |" in text, "it does not compile"
+        (scratch / "bin/nvcc").unlink()
 
     write(scratch / "bin/nvcc", '[ "$1" = --version ] || { echo "error: on purpose"; exit 1; }')
     result, text = run()
