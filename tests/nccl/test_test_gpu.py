@@ -29,6 +29,7 @@ for check; do
   [ "$check@$RANK/$WORLD_SIZE" = "$HANGS" ] && { echo $$ >>"$PIDS"; sleep 1000; }
   [ "$check@$RANK/$WORLD_SIZE" = "$FAILS" ] && { echo "FAIL $check: on purpose"; exit 1; }
   [ "$check$((RANK + 1))" = "killed$WORLD_SIZE" ] && kill -KILL $$
+  [ $check = host_memory ] && [ -z "$SMALL_REACH" ] && echo "the device reaches all memory"
   echo "ok $check"
 done
 echo "$@" >>"$DONE"''',
@@ -84,6 +85,9 @@ with tempfile.TemporaryDirectory() as scratch:
     for line in ("# Test GPU 9000, ", "| NCCL | 2.28.3 |", "| checks, 4 ranks | passed |", "| a killed rank, 4 ranks | passed |",
                  "| memcheck of the example | passed |", "bytes, 2 ranks", "| 2 on the device | 0.9 0.8 0.7 |", "loss 0.9 to 0.2"):
         assert line in text, line
+
+    result, text = run(SMALL_REACH="1")
+    assert result.returncode == 0 and "| conformance, 2 ranks | not run |" in text
 
     result, text = run(FAILS="messages@1/2")
     assert result.returncode == 1 and "| checks, 2 ranks | FAILED |" in text and "FAIL messages: on purpose" in text

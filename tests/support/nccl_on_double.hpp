@@ -4,7 +4,7 @@
 //
 // By default it is options.error_mode that sees to that, and all collectives are compared between the ranks.
 // With DDPP_TEST_NCCL=async calls order streams alone, nothing is compared, and the host waits for the
-// caller's stream.
+// caller's stream. With DDPP_TEST_ON_DEVICES the same on devices that reach all memory by themselves.
 #pragma once
 
 #include <ddpp/backends/nccl.hpp>
@@ -18,7 +18,9 @@
 #include <thread>
 #include <utility>
 
+#ifndef DDPP_TEST_ON_DEVICES
 #include "fake_cuda.hpp"
+#endif
 
 namespace support {
 
@@ -66,9 +68,11 @@ class nccl_on_double : public ddpp::nccl {
 
  private:
   static inline const bool is_asynchronous = [] {
+#ifndef DDPP_TEST_ON_DEVICES
     fake_cuda::devices = 64;
     fake_cuda::lateness = 0;
     fake_cuda::reaches_host_memory = true;
+#endif
     const char* const mode = std::getenv("DDPP_TEST_NCCL");
     return mode != nullptr && std::string_view(mode) == "async";
   }();
