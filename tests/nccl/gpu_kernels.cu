@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSL-1.0
 // The library's kernels round to 16 bits and back as its types do on the host: every 16-bit number, and
 // floats of all sizes with every pattern of the bits that are lost.
-#include <ddpp/detail/nccl_kernels.hpp>
+#include <ddpp/backends/nccl.hpp>
 #include <ddpp/dtype.hpp>
+#include <ddpp/hooks.hpp>
 
 #include <bit>
 #include <cmath>
@@ -79,6 +80,13 @@ void both_ways() {
   widening<float, Narrow>();
   widening<double, Narrow>();
 }
+
+// What has them launched in training compiles, at least.
+using communicator = ddpp::communicator<ddpp::nccl>;
+[[maybe_unused]] void (ddpp::hooks::fp16_compress<>::*const fp16)(communicator&, ddpp::gradient_bucket&) =
+    &ddpp::hooks::fp16_compress<>::operator();
+[[maybe_unused]] void (ddpp::hooks::bf16_compress<>::*const bf16)(communicator&, ddpp::gradient_bucket&) =
+    &ddpp::hooks::bf16_compress<>::operator();
 
 }  // namespace
 
