@@ -52,6 +52,11 @@ struct join_options {
 /// One step is prepare(), forward and backward with mark_ready(i) as soon as gradient i is final, and wait().
 /// Buckets are reduced on the communicator's progress thread while the backward pass goes on.
 ///
+/// On a transport of a device's memory, parameters, gradients and buffers are that. Gradient i is final when
+/// what comm.stream() has at mark_ready(i) is done, buckets are reduced on another stream, and wait() orders
+/// comm.stream() after the averages; it blocks only where the transport's options say so. prepare() with a
+/// weight, find_unused_parameters and join() wait on the host for the other ranks.
+///
 /// - It keeps the communicator's group alive. Parameters and buffers must outlive it and stay where they are.
 /// - Between prepare() and wait() the program calls no collectives of its own on this communicator.
 /// - `reducer_error` leaves the communicator usable if all ranks made the same mistake in the same step; the
@@ -109,8 +114,8 @@ class distributed_data_parallel {
   /// before, or without prepare(); `usage_error` if there is none.
   void mark_ready(std::size_t i) { reducer_.mark_ready(i); }
 
-  /// Blocks until the averages are in the gradients. Throws `reducer_error` naming the gradients that never
-  /// came.
+  /// Blocks until the averages are in the gradients; on a device orders comm.stream() after them. Throws
+  /// `reducer_error` naming the gradients that never came.
   void wait() { reducer_.wait(); }
 
   /// Gradient i, in the bucket with gradient_as_bucket_view. Valid until the next prepare(). Throws

@@ -22,7 +22,8 @@ struct bucket_contents {
 };
 
 /// Gradients that are reduced together. A hook finds this rank's gradients in data() and leaves there, on all
-/// ranks the same, the sum over ranks of scale() times the gradients.
+/// ranks the same, the sum over ranks of scale() times the gradients. On a device's transport the spans are
+/// of its memory.
 class gradient_bucket {
  public:
   /// `is_mean`: `scale` is 1 / size() on all ranks.

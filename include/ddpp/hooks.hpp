@@ -3,7 +3,8 @@
 //     void operator()(Comm&, gradient_bucket&)
 // that leaves in the bucket the sum over ranks of bucket.scale() times the gradients. It is blocking code: it
 // runs on the progress thread, buckets in order, and every collective that it calls on the communicator it is
-// given runs at once. What it throws fails the group. A hook with `static constexpr bool
+// given runs at once; on a device it issues, on the thread that starts the bucket, and its own kernels belong
+// on the stream() of that communicator. What it throws fails the group. A hook with `static constexpr bool
 // takes_scaled_gradients = true` lets the scale be applied on the way into the bucket where gradients are
 // copied there, which costs no pass over memory; bucket.scale() is 1 then, and only then.
 #pragma once

@@ -73,6 +73,8 @@ std::size_t rows_in_memory(const V& value, std::size_t count) {
 /// double, half or bfloat16) and the same number of elements; else `usage_error`. Without a gradient it is
 /// frozen: it is synchronised at construction and takes no part in a step.
 ///
+/// A device's memory is given as a `device_span`, or as any buffer of it.
+///
 /// Containers passed as variables must stay where they are and keep their memory; of spans only the elements
 /// must.
 class parameter {

@@ -7,6 +7,10 @@
 // so that all ranks start the same scripts in the same order whatever the order of marks. A script runs the
 // hook and, where gradients do not live in the bucket, writes the averages back.
 //
+// On a device's transport a script only issues, where it is started, and streams do what threads do
+// elsewhere: gradients come to their buckets on the program's stream, scripts put theirs on the internal one,
+// and finishing orders the program's stream after that.
+//
 // A step that breaks the protocol on this rank is given up: the rank takes part in the buckets that are left,
 // but in the place of the last one it enters a barrier of its own kind. Where all ranks give up they meet
 // there, however far each had come, and can go on; a rank that did not give up has started the last bucket

@@ -10,7 +10,8 @@
 
 namespace ddpp {
 
-/// What a reducer has measured. Times are sums over all steps.
+/// What a reducer has measured. Times are sums over all steps. On a device's transport buckets count as
+/// finished when they have been issued, and times are the host's: they do not tell of overlap.
 struct reducer_statistics {
   std::size_t buckets_finished_this_step = 0;
   std::uint64_t steps = 0;                    ///< finished, those under no_sync not counted
