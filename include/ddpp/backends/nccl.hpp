@@ -413,6 +413,9 @@ class nccl {
       if (!all[r].empty()) throw resource_error(detail::text("rank ", r, ": ", all[r].str()));
     }
     detail::check_cuda(cudaMemsetAsync(allocated, 0, bytes, streams_->internal()), "cudaMemsetAsync");
+    const mark zeroed = streams_->new_mark();  // other streams than the caller's do not wait for it
+    zeroed->record(streams_->internal(), false);
+    if (!await(zeroed, until)) throw deadline_passed();
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     windows_->add(handle_, allocated, [&](ncclWindow_t* window) {
       complete(ncclCommWindowRegister(handle_.get(), allocated, bytes, window, NCCL_WIN_COLL_SYMMETRIC),
