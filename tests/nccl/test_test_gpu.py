@@ -33,7 +33,7 @@ for check; do
   echo "ok $check"
 done
 echo "$@" >>"$DONE"''',
-    "gpu_kernels": 'echo "1 passed, 0 failed, 0 skipped"',
+    "gpu_kernels": 'if [ "$NO_DEVICE" ]; then echo "0 passed, 0 failed, 1 skipped"; else echo "1 passed, 0 failed, 0 skipped"; fi',
     "nccl_overhead": 'echo "bytes, $WORLD_SIZE ranks"',
     "cuda_fashion_mnist": f'[ -z "$ANOTHER_CURVE" ] || echo "    0  0.9   80.00 %  1000"\n{CURVE}',
     "example_on_the_double": CURVE,
@@ -97,6 +97,9 @@ with tempfile.TemporaryDirectory() as scratch:
 
     result, text = run(ANOTHER_CURVE="1")
     assert result.returncode == 1 and "| example: same curve as on the double | FAILED |" in text
+
+    result, text = run(NO_DEVICE="1")
+    assert result.returncode == 1 and "| kernels | FAILED |" in text, "what skips did not pass"
 
     result, text = run(FAILS="killed@0/4")
     assert result.returncode == 1 and "| a killed rank, 4 ranks | FAILED |" in text
