@@ -56,7 +56,7 @@ using logs = std::vector<std::vector<event>>;  // by rank
 
 /// In a step each rank sends one message at most and receives one at most. A message leaves after what its
 /// sender received before it.
-std::size_t steps_of(const logs& ranks) {
+[[maybe_unused]] std::size_t steps_of(const logs& ranks) {
   struct progress {
     std::size_t events = 0, sent = 0, received = 0;  // the steps of the last message sent and received
   };
@@ -124,7 +124,7 @@ cost cost_of(C& comm, const F& script) {
   return most;
 }
 
-void expect_equal(const cost& found, const cost& expected, const std::string& what) {
+[[maybe_unused]] void expect_equal(const cost& found, const cost& expected, const std::string& what) {
   const auto text = [](const cost& c) {
     return std::to_string(c.steps) + " steps, " + std::to_string(c.bytes) + " bytes, " +
            std::to_string(c.messages) + " messages";

@@ -3,7 +3,8 @@
 """Misuse does not compile, and the compiler's message says why.
 
 Each program of compile_fail/ compiles as it is, and with -DWRONG fails with a message that contains what its lines
-"// expect: REGULAR EXPRESSION" say. One with a line "// needs: PACKAGE" is skipped where pkg-config lacks that.
+"// expect: REGULAR EXPRESSION" say. One with a line "// needs: PACKAGE" is skipped where pkg-config lacks that, and one
+with a line "// needs: /PATH/HEADER" where there is no such file.
 
 usage: check_compile_fail.py INCLUDE_DIR COMPILER [ARG...]
 """
@@ -36,6 +37,11 @@ for source in sorted((pathlib.Path(__file__).parent / "compile_fail").glob("*.cp
     arguments = []
     missing = None
     for package in re.findall(r"^// needs: (.+)$", text, re.MULTILINE):
+        if package.startswith("/"):
+            if not pathlib.Path(package).is_file():
+                missing = package
+            arguments += ["-isystem", str(pathlib.Path(package).parent)]
+            continue
         found = subprocess.run(["pkg-config", "--cflags", package], capture_output=True, text=True)
         if found.returncode != 0:
             missing = package

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ddpp/detail/collective.hpp>
+#include <ddpp/op.hpp>
 
 #include <span>
 #include <type_traits>
@@ -31,13 +32,27 @@ constexpr void refuse_algorithm() {
                 "no algorithm, or use a communicator of a host's transport for data there");
 }
 
+template <class Op>
+inline constexpr bool is_bitwise =
+    std::is_same_v<Op, band_t> || std::is_same_v<Op, bor_t> || std::is_same_v<Op, bxor_t>;
+
 template <class C, class T, class Op, class Alg>
 constexpr void require_native_reduction() {
   refuse_algorithm<Alg>();
-  static_assert(has_all_reduce<typename C::transport_type, T, Op>,
-                "ddpp: NCCL does not reduce these elements with this operation: it has sum, prod, min, max, "
-                "avg and premul_sum, of 8, 32 and 64-bit integers, half, bfloat16, float and double. Copy "
-                "the data to the host and use a communicator of a host's transport for anything else");
+  using transport = typename C::transport_type;
+  constexpr bool has_type = has_all_reduce<transport, T, sum_t>, fits = has_all_reduce<transport, T, Op>;
+  static_assert(
+      has_type,
+      "ddpp: NCCL does not reduce elements of this type: it has 8, 32 and 64-bit integers, half, bfloat16, "
+      "float and double. Copy the data to the host and use a communicator of a host's transport for others");
+  static_assert(
+      !has_type || fits || !is_bitwise<Op>,
+      "ddpp: NCCL has no bitwise operations. Copy the data to the host and use a communicator of a host's "
+      "transport for them");
+  static_assert(
+      !has_type || fits || is_bitwise<Op>,
+      "ddpp: NCCL has operations of its own alone: sum, prod, min, max, avg and premul_sum. Copy the data to "
+      "the host and use a communicator of a host's transport for others");
 }
 
 /// Refuses memory that the device cannot reach.
