@@ -32,7 +32,7 @@ template <class C, class T, class Op, class Alg>
 void all_reduce_in_place(C& inside, std::span<T> data, const Op& op, const Alg& algorithm) {
   constexpr bool averages = std::is_same_v<Op, avg_t>, sums = std::is_same_v<Op, sum_t>;
   constexpr bool has_slots = has_shared_slots<typename C::transport_type> && number<T>;
-  if constexpr (is_16_bit_float<T> && (averages || sums) && leaves_choice<C, Alg> &&
+  if constexpr (is_short_float<T> && (averages || sums) && leaves_choice<C, Alg> &&
                 !has_all_reduce<typename C::transport_type, T, sum_t>) {
     const int divisor = averages ? inside.size() : 1;
     if constexpr (has_16_bit_sums<typename C::transport_type, T>)
@@ -101,9 +101,9 @@ auto make_all_reduce(const C& comm, I&& input, O&& output, Op op, Alg algorithm)
 
 /// Reduces the buffer in place: afterwards element i is op over all ranks' elements i, on every rank. All
 /// ranks bring the same number of elements of the same type. `sum`, `avg` and the like, or any associative
-/// and commutative callable T(T, T). 16-bit sums and averages are accumulated in float and rounded once,
-/// unless an algorithm is named. Blocks until this rank has the result. Throws `peer_lost`, `mismatch_error`,
-/// `timeout_error`, `revoked_error`.
+/// and commutative callable T(T, T). Sums and averages of 16-bit and 8-bit floats are accumulated in float
+/// and rounded once, unless an algorithm is named. Blocks until this rank has the result. Throws `peer_lost`,
+/// `mismatch_error`, `timeout_error`, `revoked_error`.
 template <detail::any_communicator C, mutable_buffer B, class Op = sum_t, class Alg = the_communicators>
 requires reduction_op<Op, element_t<B>>
 void all_reduce(C& comm, B&& data, Op op = {}, Alg algorithm = {}) {

@@ -33,7 +33,7 @@ inline bucket_layout assign_buckets_by_size(std::span<const gradient_size> gradi
     std::vector<std::size_t> members;
     std::size_t bytes = 0, first_seen = 0, limit = 0;  // `limit`: which one, counting buckets of this dtype
   };
-  std::array<open_bucket, static_cast<std::size_t>(dtype::float64) + 1> open;
+  std::array<open_bucket, static_cast<std::size_t>(dtype::float8_e5m2) + 1> open;
   bucket_layout buckets;
 
   for (std::size_t step = 0; step < gradients.size(); ++step) {

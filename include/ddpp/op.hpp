@@ -30,15 +30,15 @@ constexpr std::uint32_t hash_of_name(std::string_view name) noexcept {
 }
 
 template <class T>
-concept real_number = std::floating_point<T> || is_16_bit_float<T>;
+concept real_number = std::floating_point<T> || is_short_float<T>;
 
 template <class T>
 concept number = real_number<T> ||(std::integral<T> && !std::same_as<T, bool>);
 
-/// Applies a binary function of wider numbers to T: 16-bit floats by way of float, integers modulo 2^n.
+/// Applies a binary function of wider numbers to T: short floats by way of float, integers modulo 2^n.
 template <class T, class F>
 constexpr T calculate(T a, T b, F f) noexcept {
-  if constexpr (is_16_bit_float<T>) {
+  if constexpr (is_short_float<T>) {
     return T(f(static_cast<float>(a), static_cast<float>(b)));
   } else if constexpr (std::integral<T>) {
     using wide = std::conditional_t<(sizeof(T) < sizeof(unsigned)), unsigned, std::make_unsigned_t<T>>;
@@ -51,7 +51,7 @@ constexpr T calculate(T a, T b, F f) noexcept {
 /// The greater (or lesser) of two; NaN if one is NaN; of two zeros +0 is the greater, as IEEE 754's maximum.
 template <bool Greater, class T>
 constexpr T extreme(T a, T b) noexcept {
-  if constexpr (is_16_bit_float<T>) {
+  if constexpr (is_short_float<T>) {
     return T(extreme<Greater>(static_cast<float>(a), static_cast<float>(b)));
   } else if constexpr (std::floating_point<T>) {
     if (a != a) return a;

@@ -57,7 +57,7 @@ struct reduce_scatter_call {
   }
 
   void reduce_sum(C& inside, std::span<const T> input, int divisor) const {
-    if constexpr (is_16_bit_float<T> && leaves_choice<C, Alg> &&
+    if constexpr (is_short_float<T> && leaves_choice<C, Alg> &&
                   !has_reduce_scatter<typename C::transport_type, T, sum_t>) {
       if constexpr (has_16_bit_sums<typename C::transport_type, T>) {
         if (op == collective::reduce_scatter)

@@ -440,6 +440,47 @@ TEST_CASE("floats are rounded to the nearest half and bfloat16, ties to even") {
 
 namespace {
 
+/// Codes count up with the numbers that they stand for, so that neighbours' middle decides. `largest` is the
+/// last finite one.
+template <class T>
+void check_float8(int mantissa, int bias, int largest) {
+  const auto exact = [&](int code) {
+    const int exponent = code >> mantissa, rest = code & ((1 << mantissa) - 1);
+    return exponent == 0 ? std::ldexp(rest, 1 - bias - mantissa)
+                         : std::ldexp((1 << mantissa) + rest, exponent - bias - mantissa);
+  };
+  const auto code_of = [](double value) { return static_cast<int>(T(static_cast<float>(value)).bits); };
+  for (int code = 0; code <= largest; ++code) {
+    CAPTURE(code);
+    T number;
+    number.bits = static_cast<std::uint8_t>(code);
+    CHECK(static_cast<double>(number) == exact(code));
+    CHECK(code_of(exact(code)) == code);
+    CHECK(code_of(-exact(code)) == code + 0x80);
+    if (code == largest) break;
+    const double middle = (exact(code) + exact(code + 1)) / 2;
+    CHECK(code_of(middle) == (code % 2 == 0 ? code : code + 1));
+    CHECK(code_of(middle * (1 - 0x1p-20)) == code);
+    CHECK(code_of(middle * (1 + 0x1p-20)) == code + 1);
+  }
+  CHECK(code_of(2 * exact(largest)) == largest);
+  CHECK(code_of(-std::numeric_limits<double>::infinity()) == largest + 0x80);
+  CHECK(std::isnan(static_cast<float>(T(std::numeric_limits<float>::quiet_NaN()))));
+}
+
+}  // namespace
+
+TEST_CASE(
+    "8-bit floats: every number, and floats rounded to the nearest, ties to even, the largest where beyond") {
+  check_float8<ddpp::float8_e4m3>(3, 7, 0x7e);
+  check_float8<ddpp::float8_e5m2>(2, 15, 0x7b);
+  ddpp::float8_e5m2 infinite;
+  infinite.bits = 0x7c;
+  CHECK(static_cast<float>(infinite) == std::numeric_limits<float>::infinity());
+}
+
+namespace {
+
 template <class T, class Op>
 void check_many_operands(const Op& op, T (*value)(std::size_t)) {
   constexpr std::size_t count = 9000;

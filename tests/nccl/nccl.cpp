@@ -4,9 +4,14 @@
 #include <ddpp/ddpp.hpp>
 
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0)
+#include <cuda_fp8.h>
+#endif
 #include <doctest/doctest.h>
 #include <numeric>
 #include <span>
@@ -169,9 +174,23 @@ TEST_CASE("every reduction, in place") {
       reductions<std::uint8_t>(comm);
       reductions<ddpp::half>(comm);
       reductions<ddpp::bfloat16>(comm);
+      if constexpr (ddpp::detail::has_nccl_float8) reductions<ddpp::float8_e4m3>(comm);
     });
   }
 }
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0)
+TEST_CASE("8-bit floats are rounded as CUDA's are") {
+  int differing = 0;
+  for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 10'007) {
+    const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+    if (std::isnan(value)) continue;
+    differing += ddpp::float8_e4m3(value).bits != __nv_fp8_e4m3(value).__x;
+    differing += ddpp::float8_e5m2(value).bits != __nv_fp8_e5m2(value).__x;
+  }
+  CHECK(differing == 0);
+}
+#endif
 
 TEST_CASE("every collective, from one buffer to another") {
   for (const int n : {1, 2, 3, 4}) {

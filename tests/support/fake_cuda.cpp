@@ -516,6 +516,12 @@ auto with_type(ncclDataType_t type, F f) {
       return f(float());
     case ncclFloat64:
       return f(double());
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0)
+    case ncclFloat8e4m3:
+      return f(ddpp::float8_e4m3());
+    case ncclFloat8e5m2:
+      return f(ddpp::float8_e5m2());
+#endif
     default:
       std::fprintf(stderr, "the double of NCCL does not know this type\n");
       std::abort();

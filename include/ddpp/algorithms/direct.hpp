@@ -29,7 +29,7 @@ struct direct {
 
   /// data = (sum over ranks of data) / divisor, rounded once.
   template <class Comm, class T>
-  requires is_16_bit_float<T>
+  requires is_short_float<T>
   void sum_16_bit(Comm& comm, std::span<T> data, int divisor) const {
     const int n = comm.size();
     const detail::partition blocks(data.size(), n);
@@ -40,7 +40,7 @@ struct direct {
 
   /// The root's out = (sum over ranks of in) / divisor, rounded once.
   template <class Comm, class T>
-  requires is_16_bit_float<T>
+  requires is_short_float<T>
   void reduce_16_bit(Comm& comm, std::span<const T> in, std::span<T> out, int divisor, int root) const {
     const detail::partition blocks(in.size(), comm.size());
     detail::scratch<T> own(blocks.size(comm.rank()));
@@ -89,7 +89,7 @@ struct direct {
 
   /// out = this rank's block of it. `out` may be its place in `in`.
   template <class Comm, class T>
-  requires is_16_bit_float<T>
+  requires is_short_float<T>
   void reduce_block(Comm& comm, std::span<const T> in, std::span<T> out, const detail::partition& blocks,
                     int divisor) const {
     const int n = comm.size(), rank = comm.rank();

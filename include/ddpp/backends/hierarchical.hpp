@@ -153,23 +153,23 @@ class hierarchical {
   // 16-bit sums are of their own: added in float, and rounded once.
 
   template <class E, class Op>
-  requires(!(is_16_bit_float<E> && std::is_same_v<Op, sum_t>)) void all_reduce(std::span<E> data,
-                                                                               const Op& op, deadline until) {
+  requires(!(is_short_float<E> && std::is_same_v<Op, sum_t>)) void all_reduce(std::span<E> data, const Op& op,
+                                                                              deadline until) {
     told([&] { within(until).all_reduce(data, op); });
   }
   template <class E, class Op>
-  requires(!(is_16_bit_float<E> &&
+  requires(!(is_short_float<E> &&
              std::is_same_v<Op, sum_t>)) void reduce_scatter(std::span<const E> in, std::span<E> out,
                                                              const Op& op, deadline until) {
     told([&] { within(until).reduce_scatter(in, out, op); });
   }
   template <class E>
-  requires is_16_bit_float<E>
+  requires is_short_float<E>
   void sum_16_bit(std::span<E> data, int divisor, deadline until) {
     told([&] { within(until).sum_16_bit(data, divisor); });
   }
   template <class E>
-  requires is_16_bit_float<E>
+  requires is_short_float<E>
   void sum_block_16_bit(std::span<const E> in, std::span<E> out, int divisor, deadline until) {
     told([&] { within(until).sum_block_16_bit(in, out, divisor); });
   }

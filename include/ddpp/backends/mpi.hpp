@@ -89,8 +89,8 @@ class mpi {
 
   template <class E, class Op>
   requires detail::stateless_operation<Op> &&
-      (!(is_16_bit_float<E> && std::is_same_v<Op, sum_t>)) void all_reduce(std::span<E> data, const Op&,
-                                                                           deadline) {
+      (!(is_short_float<E> && std::is_same_v<Op, sum_t>)) void all_reduce(std::span<E> data, const Op&,
+                                                                          deadline) {
     for_each_part(data.size(), [&](std::size_t at, int count) {
       group_->check(MPI_Allreduce(MPI_IN_PLACE, data.data() + at, count, detail::mpi_type<E, Op>(),
                                   detail::mpi_operation<E, Op>(), group_->data()),
@@ -100,9 +100,9 @@ class mpi {
 
   template <class E, class Op>
   requires detail::stateless_operation<Op> &&
-      (!(is_16_bit_float<E> && std::is_same_v<Op, sum_t>)) void reduce_scatter(std::span<const E> in,
-                                                                               std::span<E> out, const Op&,
-                                                                               deadline) {
+      (!(is_short_float<E> && std::is_same_v<Op, sum_t>)) void reduce_scatter(std::span<const E> in,
+                                                                              std::span<E> out, const Op&,
+                                                                              deadline) {
     const auto type = detail::mpi_type<E, Op>();
     const auto op = detail::mpi_operation<E, Op>();
     detail::scratch<E> piece(out.size());  // `out` may be a part of `in`

@@ -734,6 +734,8 @@ static_assert(!has_symmetric_memory<nccl>);
 static_assert(!has_barrier<nccl>);
 static_assert(has_all_reduce<nccl, float, sum_t>);
 static_assert(has_all_reduce<nccl, half, avg_t>);
+static_assert(has_all_reduce<nccl, float8_e4m3, sum_t> == detail::has_nccl_float8);
+static_assert(has_all_reduce<nccl, float8_e5m2, premul_sum_t<float>> == detail::has_nccl_float8);
 static_assert(has_all_reduce<nccl, double, premul_sum_t<double>>);
 static_assert(!has_all_reduce<nccl, std::int16_t, sum_t>);
 static_assert(!has_all_reduce<nccl, int, band_t>);

@@ -96,7 +96,7 @@ void combine(T* into, const T* first, const T* second, std::size_t count, const 
 
 /// into[i] = (x0[i] + x1[i] + ...) / divisor, added in float in this order and rounded once.
 template <class T>
-requires is_16_bit_float<T>
+requires is_short_float<T>
 void sum_operands_in_float(T* into, const T* const* operands, int n, std::size_t count, int divisor) {
   calculate_elements(into, operands, n, count, quotient_of_sum<operand_t<T, sum_t>>(divisor));
 }
@@ -122,7 +122,7 @@ void divide(T* data, std::size_t count, int divisor) {
 /// of 16 bits are added in float and rounded once. Integers round toward zero.
 template <number T>
 void sum_and_divide(T* into, const T* const* operands, int n, std::size_t count, int divisor) {
-  if constexpr (is_16_bit_float<T>) {
+  if constexpr (is_short_float<T>) {
     sum_operands_in_float(into, operands, n, count, divisor);
   } else if constexpr (real_number<T>) {
     reduce_in_passes<most_operands_at_once>(

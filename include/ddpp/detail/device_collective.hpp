@@ -44,7 +44,8 @@ constexpr void require_native_reduction() {
   static_assert(
       has_type,
       "ddpp: NCCL does not reduce elements of this type: it has 8, 32 and 64-bit integers, half, bfloat16, "
-      "float and double. Copy the data to the host and use a communicator of a host's transport for others");
+      "float, double and, from 2.24 on, 8-bit floats. Copy the data to the host and use a communicator of a "
+      "host's transport for others");
   static_assert(
       !has_type || fits || !is_bitwise<Op>,
       "ddpp: NCCL has no bitwise operations. Copy the data to the host and use a communicator of a host's "

@@ -61,7 +61,7 @@ class hierarchical_collectives {
 
   /// data = (sum over ranks of data) / divisor. Hosts' sums go across as floats, the result in 16 bits.
   template <class T>
-  requires is_16_bit_float<T>
+  requires is_short_float<T>
   void sum_16_bit(std::span<T> data, int divisor) {
     if (layout_.hosts() == 1) {
       if constexpr (has_shared_slots<Inner>)
@@ -118,7 +118,7 @@ class hierarchical_collectives {
 
   /// out = this rank's block of (sum over ranks of in) / divisor, of equal blocks.
   template <class T>
-  requires is_16_bit_float<T>
+  requires is_short_float<T>
   void sum_block_16_bit(std::span<const T> in, std::span<T> out, int divisor) {
     scratch<float> wide(in.size()), own(out.size());
     widen(wide.data(), in.data(), in.size());

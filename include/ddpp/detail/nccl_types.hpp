@@ -12,10 +12,17 @@
 
 namespace ddpp::detail {
 
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0)
+inline constexpr bool has_nccl_float8 = true;
+#else
+inline constexpr bool has_nccl_float8 = false;
+#endif
+
 /// What NCCL can reduce. It has no 16-bit integers.
 template <class T>
 inline constexpr bool is_nccl_number = [] {
   constexpr dtype type = dtype_of<T>;
+  if (is_8_bit_float<T>) return has_nccl_float8;
   return type != dtype::custom && type != dtype::int16 && type != dtype::uint16;
 }();
 
@@ -48,6 +55,12 @@ constexpr ncclDataType_t nccl_type() {
       return ncclBfloat16;
     case dtype::float32:
       return ncclFloat32;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0)
+    case dtype::float8_e4m3:
+      return ncclFloat8e4m3;
+    case dtype::float8_e5m2:
+      return ncclFloat8e5m2;
+#endif
     default:
       return ncclFloat64;
   }

@@ -18,12 +18,12 @@ namespace ddpp::detail {
 
 /// What arithmetic on T is done in.
 template <class T>
-using arithmetic_t = std::conditional_t<is_16_bit_float<T>, float, T>;
+using arithmetic_t = std::conditional_t<is_short_float<T>, float, T>;
 
 template <class Op, class... Others>
 inline constexpr bool is_one_of = (std::is_same_v<Op, Others> || ...);
 
-/// What the bits of a T are for an operation: 16-bit floats of other libraries are the same as ours, and
+/// What the bits of a T are for an operation: short floats of other libraries are the same as ours, and
 /// integers wrap around, which only unsigned ones may.
 template <class T, class Op>
 constexpr auto operand_type() {
@@ -31,6 +31,10 @@ constexpr auto operand_type() {
     return std::type_identity<half>();
   else if constexpr (dtype_of<T> == dtype::bfloat16)
     return std::type_identity<bfloat16>();
+  else if constexpr (dtype_of<T> == dtype::float8_e4m3)
+    return std::type_identity<float8_e4m3>();
+  else if constexpr (dtype_of<T> == dtype::float8_e5m2)
+    return std::type_identity<float8_e5m2>();
   else if constexpr (std::is_integral_v<T> && !is_one_of<Op, min_t, max_t>)
     return std::make_unsigned<T>();
   else
@@ -226,7 +230,7 @@ void calculate_elements_with(instruction_set limit, To* const* into, int copies,
   using to = typename How::to;
   static_assert(sizeof(T) == sizeof(from) && sizeof(To) == sizeof(to));
 #if defined(__x86_64__)
-  if constexpr (dtype_of<from> != dtype::custom) {
+  if constexpr (dtype_of<from> != dtype::custom && !is_8_bit_float<from> && !is_8_bit_float<to>) {
     if (limit >= instruction_set::avx2 && count >= avx2::width_of<How>)
       return avx2::calculate_all(into, copies, operands, n, count, how);
     if (limit >= instruction_set::sse2 && count >= sse2::width_of<How>)
