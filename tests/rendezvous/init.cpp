@@ -181,6 +181,9 @@ void meet(const ddpp::detail::gathering& group) {
 
 TEST_CASE("environment: the first launcher that has set anything counts") {
   CHECK(launched({}) == "0/1 0/1");
+  CHECK(with_environment({}, [] { return std::to_string(ddpp::launched_ranks()); }) == "0");
+  CHECK(with_environment({{"RANK", "0"}, {"WORLD_SIZE", "1"}},
+                         [] { return std::to_string(ddpp::launched_ranks()); }) == "1");
   CHECK(launched({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}) ==
         "3/8 1/2");
   CHECK(launched({{"RANK", "3"}, {"WORLD_SIZE", "8"}}) == "3/8 0/1");

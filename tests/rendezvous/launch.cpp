@@ -116,7 +116,7 @@ TEST_CASE("launch: processes find their numbers in the environment, and no surro
     const std::string me = std::to_string(comm.rank());
     if (!is("RANK", me) || !is("LOCAL_RANK", me) || !is("WORLD_SIZE", "3") || !is("LOCAL_WORLD_SIZE", "3") ||
         !is("DDPP_RANK", "") || !is("MASTER_PORT", "") || ddpp::local_rank() != comm.rank() ||
-        ddpp::local_size() != 3) {
+        ddpp::local_size() != 3 || ddpp::launched_ranks() != 3) {
       throw std::logic_error("another environment than expected");
     }
   });
