@@ -3,7 +3,7 @@
 // same windows of text whatever their number. Gradients are averaged while the backward pass is still at work
 // on earlier layers. character_transformer_alone.cpp is this program for one process.
 //
-// usage: character_transformer [RANKS [STEPS]]
+// usage: character_transformer [RANKS [STEPS]]    (RANKS counts where no launcher has started any)
 #include <ddpp/backends/shm.hpp>
 #include <ddpp/distributed_data_parallel.hpp>
 #include <ddpp/metrics/means.hpp>

@@ -5,7 +5,7 @@
 // step, so that nothing that a network computes over its batch can give away which key belongs to which
 // query.
 //
-// usage: moco [RANKS [EPOCHS [IMAGES]]]
+// usage: moco [RANKS [EPOCHS [IMAGES]]]    (RANKS counts where no launcher has started any)
 #include <ddpp/adapters/eigen.hpp>
 #include <ddpp/all_gather.hpp>
 #include <ddpp/backends/shm.hpp>
