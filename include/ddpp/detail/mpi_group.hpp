@@ -469,7 +469,7 @@ class mpi_group {
    private:
     void look(mpi_group& group) {
       std::unique_lock lock(mutex_);
-      while (!ended_ && !group.failed()) {
+      while (!ended_ && !group.failed() && !mpi_runtime::has_ended()) {
         group.look_for_news();
         end_.wait_for(lock, std::chrono::milliseconds(10));
       }
