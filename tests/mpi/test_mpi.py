@@ -24,7 +24,9 @@ from examples import FASHION, make_data  # noqa: E402
 FULL = bool(os.environ.get("DDPP_TEST_FULL"))
 OPEN_MPI = [word if word == "-" else os.path.abspath(word) for word in sys.argv[1:4]]
 INCLUDE, COMPILER = sys.argv[4], sys.argv[5:]
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# There may be more ranks than cores: who waits gives way.
+ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
+               "MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}
 # MPI cannot tell who has died or left, nor who has not come; two ask for ranks that are children of one process.
 EXCLUDED = ["*has died*", "*has left*", "who does not come is named", "*when the same program runs again*",
             "who waits for a root that has nothing for it*"]
@@ -36,9 +38,21 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
+def build(package, program, *words):
+    """For the MPI of this pkg-config package."""
+    flags = subprocess.run(["pkg-config", "--cflags", "--libs", package], capture_output=True, text=True, check=True).stdout.split()
+    flags = [flag.replace("-I", "-isystem", 1) for flag in flags]
+    subprocess.run([*COMPILER, "-std=c++20", "-O0", "-I", INCLUDE, "-pthread", *words, "-o", program, *flags, "-ldl"], check=True)
+
+
+def build_conformance(package, program, header, transport):
+    build(package, program, f"-DDDPP_TEST_TRANSPORT={transport}", f'-DDDPP_TEST_TRANSPORT_HEADER="../mpi/{header}"',
+          HERE.parent / "conformance" / "suite.cpp", HERE.parent / "main.cpp")
+
+
 class OpenMpi(unittest.TestCase):
-    MPIRUN = ["mpirun.openmpi", "--oversubscribe", "--mca", "btl_tcp_if_include", "lo", "--mca", "oob_tcp_if_include", "lo",
-              "--mca", "mpi_yield_when_idle", "1", "-n"]
+    PACKAGE = "ompi-cxx"
+    MPIRUN = ["mpirun.openmpi", "--oversubscribe", "--mca", "btl_tcp_if_include", "lo", "--mca", "oob_tcp_if_include", "lo", "-n"]
 
     @classmethod
     def setUpClass(cls):
@@ -49,7 +63,7 @@ class OpenMpi(unittest.TestCase):
 
     def start(self, command, limit, **environment):
         kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
-        job = subprocess.Popen([str(word) for word in command], env={**kept, **AS_ROOT, **environment}, text=True, stdout=subprocess.PIPE,
+        job = subprocess.Popen([str(word) for word in command], env={**kept, **ENVIRONMENT, **environment}, text=True, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, start_new_session=True)
         try:
             output, _ = job.communicate(timeout=limit)
@@ -108,7 +122,7 @@ class OpenMpi(unittest.TestCase):
     def test_ranks_that_no_mpirun_has_started(self):
         with tempfile.TemporaryDirectory() as folder:
             ranks = [subprocess.Popen([self.rank, "strangers"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                      env={**os.environ, **AS_ROOT, "RANK": str(rank), "WORLD_SIZE": "2",
+                                      env={**os.environ, **ENVIRONMENT, "RANK": str(rank), "WORLD_SIZE": "2",
                                            "DDPP_INIT_METHOD": f"file://{folder}/store"}) for rank in range(2)]
             for rank in ranks:
                 try:
@@ -121,35 +135,38 @@ class OpenMpi(unittest.TestCase):
     def test_conformance(self):
         for number in (2, 3, 4) if FULL else (4,):
             with self.subTest(ranks=number):
-                status, output = self.start(
-                    [*self.MPIRUN, number, self.conformance, "--no-colors", "--test-suite-exclude=full",
-                     "--test-case-exclude=" + ",".join(EXCLUDED)], 300,
-                    DDPP_TEST_RANKS="itself", DDPP_TEST_MOST_RANKS=str(number), DDPP_SECRET=secrets.token_hex(16),
-                    MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
-                self.assertEqual(status, 0, output[-6000:])
-                self.assertEqual(output.count(" passed, 0 failed"), number, output[-6000:])
+                self.assert_conforms(number, self.conformance)
+
+    @unittest.skipUnless(FULL, "only under --full")
+    def test_conformance_of_shared_memory_inside_hosts_and_mpi_across(self):
+        with tempfile.TemporaryDirectory() as folder:
+            build_conformance(self.PACKAGE, folder + "/conformance", "checked_hierarchy.hpp", "support::checked_hierarchy")
+            self.assert_conforms(4, folder + "/conformance")
+
+    def assert_conforms(self, number, program):
+        status, output = self.start(
+            [*self.MPIRUN, number, program, "--no-colors", "--test-suite-exclude=full", "--test-case-exclude=" + ",".join(EXCLUDED)], 300,
+            DDPP_TEST_RANKS="itself", DDPP_TEST_MOST_RANKS=str(number), DDPP_SECRET=secrets.token_hex(16),
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+        self.assertEqual(status, 0, output[-6000:])
+        self.assertEqual(output.count(" passed, 0 failed"), number, output[-6000:])
 
 
 class Mpich(OpenMpi):
+    PACKAGE = "mpich"
     MPIRUN = ["mpirun.mpich", "-n"]
 
     @classmethod
     def setUpClass(cls):
         if not FULL:
             raise unittest.SkipTest("only under --full")
-        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "mpich"], capture_output=True, text=True, check=True).stdout.split()
-        flags = [flag.replace("-I", "-isystem", 1) for flag in flags]
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
-        common = [*COMPILER, "-std=c++20", "-O0", "-I", INCLUDE, "-pthread"]
         cls.rank, cls.conformance, cls.train = (f"{cls.folder.name}/{name}" for name in ("rank", "conformance", "train"))
-        subprocess.run([*common, HERE / "rank.cpp", "-o", cls.rank, *flags, "-ldl"], check=True)
-        subprocess.run([*common, '-DDDPP_TEST_TRANSPORT=support::checked_mpi',
-                        '-DDDPP_TEST_TRANSPORT_HEADER="../mpi/checked_mpi.hpp"', HERE.parent / "conformance" / "suite.cpp",
-                        HERE.parent / "main.cpp", "-o", cls.conformance, *flags, "-ldl"], check=True)
+        build(cls.PACKAGE, cls.rank, HERE / "rank.cpp")
+        build_conformance(cls.PACKAGE, cls.conformance, "checked_mpi.hpp", "support::checked_mpi")
         if OPEN_MPI[2] != "-":
-            subprocess.run([*common, "-DTRAIN_ON_MPI", "-I/usr/include/eigen3", HERE.parent.parent / "examples" / "train_fashion_mnist.cpp", "-o", cls.train,
-                            *flags, "-ldl", "-lz"], check=True)
+            build(cls.PACKAGE, cls.train, "-DTRAIN_ON_MPI", "-I/usr/include/eigen3", HERE.parent.parent / "examples" / "train_fashion_mnist.cpp", "-lz")
 
 
 if __name__ == "__main__":
