@@ -116,7 +116,8 @@ class trainer {
   }
 
   /// The mean loss over all images. Of a global batch [first, last) of the epoch's order this rank has every
-  /// size()-th from its own rank on: the next of its sampler's. The host waits once, at the end.
+  /// size()-th from its own rank on: the next of its sampler's. The host waits for the device once, at the
+  /// end.
   double train_epoch(int epoch) {
     sampler_.set_epoch(static_cast<std::uint64_t>(epoch));
     const device_array<std::uint32_t> mine = numbers(sampler_);
