@@ -25,6 +25,7 @@
 #include <ddpp/detail/bucket_slab.hpp>
 #include <ddpp/detail/device_collective.hpp>
 #include <ddpp/detail/device_memory.hpp>
+#include <ddpp/detail/exception_text.hpp>
 #include <ddpp/detail/model.hpp>
 #include <ddpp/detail/scaling.hpp>
 #include <ddpp/detail/shared_core.hpp>
@@ -174,9 +175,17 @@ class reducer {
       if (!plan_.synchronised) return;
       ++marks_under_way_;
     }
-    contribute(slot);  // outside the lock: each slot has a part of its bucket to itself
+    try {
+      contribute(slot);  // outside the lock: each slot has a part of its bucket to itself
+    } catch (...) {      // a device is broken
+      const std::lock_guard lock(mutex_);
+      end_mark();
+      if (phase_ == phase::armed)
+        give_up_locked(record_.label(slot) + " did not come to its bucket: " + current_exception_text());
+      throw;
+    }
     const std::lock_guard lock(mutex_);
-    if (--marks_under_way_ == 0) marks_arrived_.notify_all();
+    end_mark();
     --progress_[slab_.bucket_of(slot)].missing;
     if (phase_ == phase::armed) start_or_drop([&] { start_complete_buckets(); });
   }
@@ -337,6 +346,9 @@ class reducer {
     failure_ = std::make_exception_ptr(reducer_error("rank " + std::to_string(comm_.rank()) + ": " + why));
   }
 
+  void end_mark() {
+    if (--marks_under_way_ == 0) marks_arrived_.notify_all();
+  }
   /// Other threads may be on their way out of mark_ready().
   void await_marks(std::unique_lock<std::mutex>& lock) {
     marks_arrived_.wait(lock, [&] { return marks_under_way_ == 0; });

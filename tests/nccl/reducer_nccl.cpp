@@ -120,11 +120,15 @@ struct scales_itself {
   }
 };
 
-/// A transport as it would be under a reducer that forgot on which stream gradients are computed.
+/// A transport as it would be under a reducer that forgot on which stream gradients are computed. Its copies
+/// can be made to fail on the calling thread.
 struct hasty : ddpp::nccl {
+  static inline thread_local bool is_broken = false;
+
   using nccl::nccl;
   void copy(std::span<const std::byte> from, std::span<std::byte> to, cudaStream_t of) {
     if (of != stream()) return nccl::copy(from, to, of);
+    if (is_broken) throw ddpp::resource_error("no more");
     cudaStream_t another = nullptr;
     cudaStreamCreateWithPriority(&another, cudaStreamNonBlocking, 0);
     nccl::copy(from, to, another);
@@ -174,6 +178,23 @@ TEST_CASE("without event waits buckets are reduced before their gradients have b
 
 TEST_CASE("gradients that are copied on another stream than theirs are old ones") {
   ddpp::launch<hasty>(2, [](auto& comm) { EXPECT(!are_all(step_on_stream(comm, false, false), 0.5f)); });
+}
+
+TEST_CASE("a gradient that cannot be copied ends the step for all") {
+  ddpp::launch<hasty>(2, [](auto& comm) {
+    two_layers model;
+    ddpp::distributed_data_parallel ddp(comm, model.list(), {.bucket_cap_mb = training::kib});
+    ddp.prepare();
+    if (comm.rank() == 1) {
+      ddp.mark_ready(1);
+      hasty::is_broken = true;
+      text_of<ddpp::resource_error>([&] { ddp.mark_ready(0); });
+      hasty::is_broken = false;
+      EXPECT(contains(text_of<training::reducer_error>([&] { ddp.wait(); }), "(\"first\") did not come"));
+    } else {
+      text_of<ddpp::group_error>([&] { ddp.mark_ready(1), ddp.mark_ready(0), ddp.wait(); });
+    }
+  });
 }
 
 TEST_CASE("what weighs nothing is cleared after it has been computed") {

@@ -17,7 +17,8 @@ namespace ddpp::detail {
 
 /// Collective; blocks. Every rank's pieces get what root's hold; all ranks have as many, of the same sizes.
 /// Small pieces travel together through a staging buffer, large ones from where they are. On a device all
-/// travel from where they are, as one group, and what orders streams does not block.
+/// travel from where they are, as one group that the program's stream follows; it blocks as collectives
+/// there.
 class coalesced_broadcast {
  public:
   template <class C>

@@ -67,12 +67,7 @@ class kept_room {
  public:
   kept_room() = default;
   kept_room(const kept_room&) noexcept {}
-  kept_room(kept_room&&) noexcept = default;
-  kept_room& operator=(kept_room other) noexcept {
-    memory_.swap(other.memory_);
-    bytes_ = other.bytes_;
-    return *this;
-  }
+  kept_room& operator=(const kept_room&) noexcept { return *this; }
   ~kept_room() = default;
 
   template <class T, class C>
