@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cuda_runtime_api.h>
@@ -200,17 +201,16 @@ TEST_CASE("a gradient that cannot be copied ends the step for all") {
 TEST_CASE("what weighs nothing is cleared after it has been computed") {
   ddpp::launch<ddpp::nccl>(2, [](auto& comm) {
     two_layers model;
-    ddpp::distributed_data_parallel ddp(comm, model.list(), {.gradient_as_bucket_view = true});
-    std::ranges::fill(model.computed, comm.rank() == 0 ? std::nanf("") : 3.0f);
-    {
-      const setting resting(comm, fake_cuda::default_streams_rest);
-      ddp.prepare({.weight = comm.rank()});
-      copy(comm, ddp.template grad<float>(0).data(), model.computed.data(), 300);
-      copy(comm, ddp.template grad<float>(1).data(), model.computed.data(), 100);
-      ddp.mark_ready(1), ddp.mark_ready(0);
-      ddp.wait();
+    training::distributed_data_parallel ddp(comm, model.list(), {.gradient_as_bucket_view = true});
+    ddp.prepare({.weight = comm.rank()});
+    for (const std::size_t i : {1u, 0u}) {
+      fake_kernels::launch(comm.stream(), [gradient = ddp.template grad<float>(i), rank = comm.rank()] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));  // what does not wait goes first
+        std::ranges::fill(gradient, rank == 0 ? std::nanf("") : 3.0f);
+      });
+      ddp.mark_ready(i);
     }
-    cudaStreamSynchronize(comm.stream());
+    ddp.wait();
     EXPECT(std::ranges::all_of(ddp.template grad<float>(0), [](float x) { return x == 3; }));
   });
 }
