@@ -35,12 +35,12 @@ void all_reduce_in_place(C& inside, std::span<T> data, const Op& op, const Alg& 
   if constexpr (is_short_float<T> && (averages || sums) && leaves_choice<C, Alg> &&
                 !has_all_reduce<typename C::transport_type, T, sum_t>) {
     const int divisor = averages ? inside.size() : 1;
-    if constexpr (has_16_bit_sums<typename C::transport_type, T>)
-      inside.transport().sum_16_bit(data, divisor, inside.deadline());
+    if constexpr (has_sums_in_float<typename C::transport_type, T>)
+      inside.transport().sum_in_float(data, divisor, inside.deadline());
     else if constexpr (has_slots)
       algorithms::staged{}.sum(inside, data, divisor);
     else
-      algorithms::direct{}.sum_16_bit(inside, data, divisor);
+      algorithms::direct{}.sum_in_float(inside, data, divisor);
   } else if constexpr (averages && has_slots && !has_all_reduce<typename C::transport_type, T, sum_t> &&
                        std::is_same_v<chosen_algorithm<C, Alg>, algorithms::automatic>) {
     algorithms::staged{}.sum(inside, data, inside.size());  // each rank divides its slice alone

@@ -212,13 +212,13 @@ concept has_reduce_scatter = requires(T& t, std::span<const E> in, std::span<E> 
                                       ddpp::deadline until) {
   {t.reduce_scatter(in, out, op, until)};
 };
-/// Sums and averages of 16-bit floats E, which are added in float, divided and rounded once: of whole
+/// Sums and averages of short floats E, which are added in float, divided and rounded once: of whole
 /// buffers, and of equal blocks.
 template <class T, class E>
-concept has_16_bit_sums = requires(T& t, std::span<const E> in, std::span<E> out, int divisor,
-                                   ddpp::deadline until) {
-  {t.sum_16_bit(out, divisor, until)};
-  {t.sum_block_16_bit(in, out, divisor, until)};
+concept has_sums_in_float = requires(T& t, std::span<const E> in, std::span<E> out, int divisor,
+                                     ddpp::deadline until) {
+  {t.sum_in_float(out, divisor, until)};
+  {t.sum_block_in_float(in, out, divisor, until)};
 };
 template <class T>
 concept has_barrier = requires(T& t, ddpp::deadline until) {

@@ -65,7 +65,7 @@ struct reduce_call {
 
   void reduce_sum(C& inside, std::span<const T> input, int divisor) const {
     if constexpr (is_short_float<T> && leaves_choice<C, Alg>) {
-      algorithms::direct{}.reduce_16_bit(inside, input, out, divisor, root);
+      algorithms::direct{}.reduce_in_float(inside, input, out, divisor, root);
     } else {
       reduce_binary(inside, input, out, sum, root, algorithm);
       if constexpr (number<T>) {

@@ -59,9 +59,9 @@ struct reduce_scatter_call {
   void reduce_sum(C& inside, std::span<const T> input, int divisor) const {
     if constexpr (is_short_float<T> && leaves_choice<C, Alg> &&
                   !has_reduce_scatter<typename C::transport_type, T, sum_t>) {
-      if constexpr (has_16_bit_sums<typename C::transport_type, T>) {
+      if constexpr (has_sums_in_float<typename C::transport_type, T>) {
         if (op == collective::reduce_scatter)
-          return inside.transport().sum_block_16_bit(input, out, divisor, inside.deadline());
+          return inside.transport().sum_block_in_float(input, out, divisor, inside.deadline());
       }
       if constexpr (has_shared_slots<typename C::transport_type>)
         algorithms::staged{}.sum_block(inside, input, out, pieces.blocks(), divisor);

@@ -243,7 +243,7 @@ void expect_costs_as_documented(auto& comm, std::size_t factor) {
   std::vector<ddpp::half> halves(2 * count, ddpp::half(1.0f)), halves_out(2 * count);
   const auto own_halves = std::span(halves_out).first(halves.size() / n);
   expect("16-bit all_reduce", direct{}, {2 * last, 2 * most, 2 * last},
-         [&](auto& inside) { direct{}.sum_16_bit(inside, std::span(halves), 1); });
+         [&](auto& inside) { direct{}.sum_in_float(inside, std::span(halves), 1); });
   expect("16-bit reduce_scatter", direct{}, {last, most, last}, [&](auto& inside) {
     direct{}.reduce_block(inside, std::span<const ddpp::half>(halves), own_halves,
                           ddpp::detail::partition(halves.size(), inside.size()), 1);

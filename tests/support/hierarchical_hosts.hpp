@@ -39,8 +39,8 @@ static_assert(ddpp::has_all_reduce<hierarchical_hosts, float, ddpp::sum_t>);
 static_assert(!ddpp::has_all_reduce<hierarchical_hosts, ddpp::half, ddpp::sum_t>);
 static_assert(ddpp::has_reduce_scatter<hierarchical_hosts, float, ddpp::sum_t>);
 static_assert(!ddpp::has_reduce_scatter<hierarchical_hosts, ddpp::bfloat16, ddpp::sum_t>);
-static_assert(ddpp::has_16_bit_sums<hierarchical_hosts, ddpp::half>);
-static_assert(ddpp::has_16_bit_sums<hierarchical_hosts, ddpp::bfloat16>);
-static_assert(!ddpp::has_16_bit_sums<hierarchical_hosts, float>);
+static_assert(ddpp::has_sums_in_float<hierarchical_hosts, ddpp::half>);
+static_assert(ddpp::has_sums_in_float<hierarchical_hosts, ddpp::bfloat16>);
+static_assert(!ddpp::has_sums_in_float<hierarchical_hosts, float>);
 
 }  // namespace support

@@ -30,7 +30,7 @@ struct direct {
   /// data = (sum over ranks of data) / divisor, rounded once.
   template <class Comm, class T>
   requires is_short_float<T>
-  void sum_16_bit(Comm& comm, std::span<T> data, int divisor) const {
+  void sum_in_float(Comm& comm, std::span<T> data, int divisor) const {
     const int n = comm.size();
     const detail::partition blocks(data.size(), n);
     reduce_block(comm, std::span<const T>(data),
@@ -41,7 +41,7 @@ struct direct {
   /// The root's out = (sum over ranks of in) / divisor, rounded once.
   template <class Comm, class T>
   requires is_short_float<T>
-  void reduce_16_bit(Comm& comm, std::span<const T> in, std::span<T> out, int divisor, int root) const {
+  void reduce_in_float(Comm& comm, std::span<const T> in, std::span<T> out, int divisor, int root) const {
     const detail::partition blocks(in.size(), comm.size());
     detail::scratch<T> own(blocks.size(comm.rank()));
     reduce_block(comm, in, own.span(), blocks, divisor);

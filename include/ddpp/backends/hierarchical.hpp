@@ -150,7 +150,7 @@ class hierarchical {
     outer_.progress_in_background();
   }
 
-  // 16-bit sums are of their own: added in float, and rounded once.
+  // Sums of short floats are of their own: added in float, and rounded once.
 
   template <class E, class Op>
   requires(!(is_short_float<E> && std::is_same_v<Op, sum_t>)) void all_reduce(std::span<E> data, const Op& op,
@@ -165,13 +165,13 @@ class hierarchical {
   }
   template <class E>
   requires is_short_float<E>
-  void sum_16_bit(std::span<E> data, int divisor, deadline until) {
-    told([&] { within(until).sum_16_bit(data, divisor); });
+  void sum_in_float(std::span<E> data, int divisor, deadline until) {
+    told([&] { within(until).sum_in_float(data, divisor); });
   }
   template <class E>
   requires is_short_float<E>
-  void sum_block_16_bit(std::span<const E> in, std::span<E> out, int divisor, deadline until) {
-    told([&] { within(until).sum_block_16_bit(in, out, divisor); });
+  void sum_block_in_float(std::span<const E> in, std::span<E> out, int divisor, deadline until) {
+    told([&] { within(until).sum_block_in_float(in, out, divisor); });
   }
   template <class E>
   void all_gather(std::span<const E>, std::span<E> out, deadline until) {

@@ -6,7 +6,7 @@
 //                  inside
 // reduce_scatter   reduce_scatter inside, of the pieces of each rail's ranks; reduce_scatter along each rail
 // all_gather       the same backwards
-// 16-bit sums      the same in float, but that the rounded results are gathered
+// short floats     the same in float, but that the rounded results are gathered
 // broadcast        from the root to one rank of each host; then inside
 // barrier          inside; one rank per host; inside
 //
@@ -59,15 +59,15 @@ class hierarchical_collectives {
       algorithm.all_gather(inside_, std::as_writable_bytes(data), slices.all().scaled(sizeof(T)));
   }
 
-  /// data = (sum over ranks of data) / divisor. Hosts' sums go across as floats, the result in 16 bits.
+  /// data = (sum over ranks of data) / divisor. Hosts' sums go across as floats, the result as T.
   template <class T>
   requires is_short_float<T>
-  void sum_16_bit(std::span<T> data, int divisor) {
+  void sum_in_float(std::span<T> data, int divisor) {
     if (layout_.hosts() == 1) {
       if constexpr (has_shared_slots<Inner>)
         return algorithms::staged{}.sum(inside_, data, divisor);
       else
-        return algorithms::direct{}.sum_16_bit(inside_, data, divisor);
+        return algorithms::direct{}.sum_in_float(inside_, data, divisor);
     }
     scratch<float> sums(data.size());
     widen(sums.data(), data.data(), data.size());
@@ -119,7 +119,7 @@ class hierarchical_collectives {
   /// out = this rank's block of (sum over ranks of in) / divisor, of equal blocks.
   template <class T>
   requires is_short_float<T>
-  void sum_block_16_bit(std::span<const T> in, std::span<T> out, int divisor) {
+  void sum_block_in_float(std::span<const T> in, std::span<T> out, int divisor) {
     scratch<float> wide(in.size()), own(out.size());
     widen(wide.data(), in.data(), in.size());
     reduce_scatter(std::span<const float>(wide.span()), own.span(), sum);
