@@ -90,6 +90,8 @@ class trainer {
         test_count_(data.test.size()),
         training_(data.training),
         test_(data.test),
+        mine_(std::max(count_, test_count_)),
+        sum_(1),
         model_(data.training.pixels, units, classes, std::max(batch, chunk),
                seed + static_cast<std::uint32_t>(comm.rank())),  // rank 0's counts
         ddp_(comm,
@@ -120,39 +122,37 @@ class trainer {
   /// end.
   double train_epoch(int epoch) {
     sampler_.set_epoch(static_cast<std::uint64_t>(epoch));
-    const device_array<std::uint32_t> mine = numbers(sampler_);
-    const device_array<double> loss(1);
+    take_numbers(sampler_);
     const auto rank = static_cast<std::size_t>(comm_.rank()), ranks = static_cast<std::size_t>(comm_.size());
     const auto mine_before = [&](std::size_t position) { return (position + ranks - 1 - rank) / ranks; };
     for (std::size_t first = 0; first < count_; first += batch) {
       const std::size_t last = std::min(first + batch, count_), begin = mine_before(first),
                         share = mine_before(last) - begin;
-      training_.load(stream_, mine.data() + begin, share);
+      training_.load(stream_, mine_.data() + begin, share);
       model_.forward(stream_, training_.samples(), share);
       // The ranks' average of these gradients is the batch's, also where shares differ.
       const auto factor = static_cast<Scalar>(static_cast<double>(ranks) / static_cast<double>(last - first));
       ddp_.prepare();
-      model_.backward(stream_, training_.samples(), training_.labels(), share, factor, loss.data(),
+      model_.backward(stream_, training_.samples(), training_.labels(), share, factor, sum_.data(),
                       [&](std::size_t i) { ddp_.mark_ready(i); });
       ddp_.wait();
       model_.step(stream_, static_cast<Scalar>(rate), static_cast<Scalar>(momentum));
     }
-    return of_all(loss) / static_cast<double>(count_);
+    return sum_of_all() / static_cast<double>(count_);
   }
 
   /// The share of test images that are recognised, each looked at by one rank.
   double test() {
     ddpp::distributed_sampler sampler(comm_, test_count_,
                                       {.shuffle = false, .padding = ddpp::sampler_padding::none});
-    const device_array<std::uint32_t> mine = numbers(sampler);
-    const device_array<double> correct(1);
-    for (std::size_t first = 0; first < mine.size(); first += chunk) {
-      const std::size_t count = std::min(chunk, mine.size() - first);
-      test_.load(stream_, mine.data() + first, count);
+    const std::size_t all = take_numbers(sampler);
+    for (std::size_t first = 0; first < all; first += chunk) {
+      const std::size_t count = std::min(chunk, all - first);
+      test_.load(stream_, mine_.data() + first, count);
       model_.forward(stream_, test_.samples(), count);
-      model_.count_correct(stream_, test_.labels(), count, correct.data());
+      model_.count_correct(stream_, test_.labels(), count, sum_.data());
     }
-    return of_all(correct) / static_cast<double>(test_count_);
+    return sum_of_all() / static_cast<double>(test_count_);
   }
 
  private:
@@ -161,17 +161,25 @@ class trainer {
     return {name, values.span(), gradients.span()};
   }
 
-  static device_array<std::uint32_t> numbers(ddpp::distributed_sampler& sampler) {
+  // What an epoch needs of device memory is there from the beginning: to free it is to wait for all devices
+  // of this process, whose ranks may be waiting for this one.
+
+  /// Begins a sum, and brings the numbers of this rank's images to the device. Returns how many.
+  std::size_t take_numbers(ddpp::distributed_sampler& sampler) {
     std::vector<std::uint32_t> all;
     for (const std::size_t each : sampler) all.push_back(static_cast<std::uint32_t>(each));
-    return device_array<std::uint32_t>(all);
+    check(cudaMemsetAsync(sum_.data(), 0, sizeof(double), stream_));
+    check(cudaMemcpyAsync(mine_.data(), all.data(), all.size() * sizeof all[0], cudaMemcpyHostToDevice,
+                          stream_));
+    check(cudaStreamSynchronize(stream_));
+    return all.size();
   }
 
-  /// The sum over all ranks, once it is there.
-  double of_all(const device_array<double>& mine) {
-    ddpp::all_reduce(comm_, mine.span());
+  /// Over all ranks, once it is there.
+  double sum_of_all() {
+    ddpp::all_reduce(comm_, sum_.span());
     double sum = 0;
-    check(cudaMemcpyAsync(&sum, mine.data(), sizeof sum, cudaMemcpyDeviceToHost, stream_));
+    check(cudaMemcpyAsync(&sum, sum_.data(), sizeof sum, cudaMemcpyDeviceToHost, stream_));
     check(cudaStreamSynchronize(stream_));
     return sum;
   }
@@ -180,6 +188,8 @@ class trainer {
   cudaStream_t stream_;
   std::size_t count_, test_count_;
   device_images<Scalar> training_, test_;
+  device_array<std::uint32_t> mine_;  // the numbers of this rank's images
+  device_array<double> sum_;
   cuda_perceptron<Scalar> model_;
   ddpp::distributed_data_parallel<C> ddp_;
   ddpp::distributed_sampler sampler_;
@@ -221,7 +231,7 @@ void run(const images& data, const settings& chosen) {
     else
       trainer<float, comm_type>(comm, data).run(chosen.epochs);
   };
-  if (ddpp::detail::read_environment().by != nullptr) {
+  if (ddpp::launched_ranks() > 0) {
     if (chosen.devices != 0)
       throw std::invalid_argument("--devices was given, but a launcher has started this rank");
     auto comm = ddpp::init<ddpp::nccl>();

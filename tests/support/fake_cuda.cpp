@@ -238,14 +238,19 @@ cudaError_t join_capture(CUstream_st& stream, const CUevent_st& event) {
 
 struct memory_table {
   std::mutex mutex;
-  std::map<const char*, std::size_t> blocks;
+  struct block {
+    std::size_t size;
+    int device;
+  };
+  std::map<const char*, block> blocks;
 
-  bool has(const void* where) {
+  /// Whose memory it is; -1: not a device's.
+  int device_of(const void* where) {
     const std::lock_guard lock(mutex);
     auto after = blocks.upper_bound(static_cast<const char*>(where));
-    if (after == blocks.begin()) return false;
+    if (after == blocks.begin()) return -1;
     --after;
-    return static_cast<const char*>(where) <= after->first + after->second;
+    return static_cast<const char*>(where) <= after->first + after->second.size ? after->second.device : -1;
   }
 };
 memory_table& memory() {
@@ -420,7 +425,7 @@ cudaError_t cudaMalloc(void** where, std::size_t size) {
   if (*where == nullptr) return cudaErrorMemoryAllocation;
   std::memset(*where, 0x7b, size);
   const std::lock_guard lock(memory().mutex);
-  memory().blocks[static_cast<char*>(*where)] = size;
+  memory().blocks[static_cast<char*>(*where)] = {size, current};
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* where) {
@@ -434,7 +439,8 @@ cudaError_t cudaFree(void* where) {
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* where) {
   *attributes = {};
-  attributes->type = memory().has(where) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  attributes->device = memory().device_of(where);
+  attributes->type = attributes->device >= 0 ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind,
@@ -632,6 +638,7 @@ struct ncclComm {
   cudaStream_t stream = nullptr;
   std::vector<std::uint64_t> factors;
   bool blocking = false;
+  ncclWindow_t *window = nullptr, registered = nullptr;  // to be written when next polled
 };
 
 namespace {
@@ -747,6 +754,12 @@ ncclResult_t ncclCommInitRank(ncclComm_t* made, int size, ncclUniqueId id, int r
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   *result = ncclSuccess;
+  if (comm->window != nullptr) {  // as 2.28 does it, in a thread of its own
+    *std::exchange(comm->window, nullptr) = comm->registered;
+    ++fake_cuda::windows;
+    *result = ncclInProgress;
+    return ncclSuccess;
+  }
   if (fake_cuda::network_is_broken) {
     *result = ncclRemoteError;
     return ncclSuccess;
@@ -827,10 +840,10 @@ ncclResult_t ncclMemFree(void* where) {
   cudaFree(where);
   return ncclSuccess;
 }
-ncclResult_t ncclCommWindowRegister(ncclComm_t, void* where, std::size_t, ncclWindow_t* window, int) {
-  *window = static_cast<ncclWindow_t>(where);
-  ++fake_cuda::windows;
-  return ncclSuccess;
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* where, std::size_t, ncclWindow_t* window, int) {
+  comm->window = window;
+  comm->registered = static_cast<ncclWindow_t>(where);
+  return ncclSuccess;  // which it says, and is in progress all the same
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) {
   --fake_cuda::windows;

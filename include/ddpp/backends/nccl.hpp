@@ -7,6 +7,7 @@
 #include <ddpp/backends/tcp.hpp>
 #include <ddpp/concepts.hpp>
 #include <ddpp/detail/deadline.hpp>
+#include <ddpp/detail/exception_text.hpp>
 #include <ddpp/detail/exchange.hpp>
 #include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/detail/nccl_calls.hpp>
@@ -31,6 +32,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -72,14 +74,14 @@ class nccl {
   /// the calling thread's current one. Blocks until all have come, until boot.deadline at most. Throws
   /// `init_error` on all ranks if one has no device, or two have the same.
   nccl(const bootstrap& boot, const options& settings)
-      : options_(settings), timeout_(boot.timeout), control_(boot, {}) {
+      : options_(settings), timeout_(boot.timeout), control_(std::in_place, boot, tcp::options{}) {
     bool is_ready = false;
     try {
-      options_.device = detail::choose_device(control_, settings.device, boot.deadline);
+      options_.device = detail::choose_device(*control_, settings.device, boot.deadline);
       streams_ = std::make_unique<detail::stream_pair>(settings.stream, settings.high_priority);
       begin(boot);
       is_ready = true;
-      static_cast<void>(detail::gather_over_control(control_, std::byte{}, boot.deadline));
+      static_cast<void>(detail::gather_over_control(*control_, std::byte{}, boot.deadline));
     } catch (const deadline_passed&) {
       give_up("the ranks did not come together in time");
       throw timeout_error("nccl: the ranks did not come together in time");
@@ -91,33 +93,39 @@ class nccl {
       give_up(error.what());
       throw init_error(detail::text("nccl: rank ", rank(), ": ", error.what()));
     }
-    control_.on_failure([this](const failure&) { wake_watch(); });
     watch_ = std::make_unique<detail::joining_thread>([this] { watch(); });
+    control_->on_failure([this](const failure&) { wake_watch(); });
+    wake_watch();
   }
   nccl(const nccl&) = delete;
   nccl& operator=(const nccl&) = delete;
 
-  /// Waits until what this rank has issued is done, until the timeout at most.
+  /// Waits until what this rank has issued is done, until the timeout at most; and, as NCCL does, for the
+  /// ranks of this host to end theirs. Graphs that have captured its operations must be gone before.
   ~nccl() {
     await_last();
-    control_.on_failure({});
+    control_->on_failure({});
     {
       const std::lock_guard lock(watch_mutex_);
       stopping_ = true;
     }
     woken_.notify_all();
     watch_.reset();
-    windows_->deregister_all();
     try {
       const detail::current_device mine(options_.device);
-      handle_.end(detail::deadline_after(timeout_), [this] { throw_if_failed(); });
+      if (!unreached_.empty() && !failed()) give_up_pending();
+      if (failed()) cut_short();
+      windows_->deregister_all();  // none where NCCL's communicator has been ended
+      control_.reset();            // the others hear of it before NCCL waits for them
+      handle_.end(detail::deadline_after(timeout_));
     } catch (const std::exception&) {
-      handle_.abort();
+      detail::nccl_handle::abort(handle_.release());
+      windows_->deregister_all();
     }
   }
 
-  int rank() const noexcept { return control_.rank(); }
-  int size() const noexcept { return control_.size(); }
+  int rank() const noexcept { return control_->rank(); }
+  int size() const noexcept { return control_->size(); }
   cudaStream_t stream() const noexcept { return streams_->callers(); }
   cudaStream_t internal_stream() const noexcept { return streams_->internal(); }
   /// With the device that was chosen.
@@ -125,12 +133,12 @@ class nccl {
 
   // Messages in host memory, over the control plane: what the library says between ranks.
 
-  auto isend(std::span<const std::byte> data, int peer, int tag) { return control_.isend(data, peer, tag); }
-  auto irecv(std::span<std::byte> data, int peer, int tag) { return control_.irecv(data, peer, tag); }
-  void abort(const failure& cause) { control_.abort(cause); }
+  auto isend(std::span<const std::byte> data, int peer, int tag) { return control_->isend(data, peer, tag); }
+  auto irecv(std::span<std::byte> data, int peer, int tag) { return control_->irecv(data, peer, tag); }
+  void abort(const failure& cause) { control_->abort(cause); }
 
   void enter(const fingerprint& print) {
-    control_.enter(print);
+    control_->enter(print);
     if (print.step != 0 || print.sequence == compared_) return;
     compared_ = print.sequence;
     if (print.op == collective::barrier) return;  // its own messages compare
@@ -139,12 +147,12 @@ class nccl {
         options_.checks == nccl_checks::always || (options_.checks == nccl_checks::sampled && is_sample);
     if (compares_) compare_with_others();
   }
-  void leave() { control_.leave(); }
-  bool failed() const noexcept { return control_.failed(); }
-  failure cause() const { return control_.cause(); }
-  std::vector<rank_state> survey(deadline until) { return control_.survey(until); }
+  void leave() { control_->leave(); }
+  bool failed() const noexcept { return control_->failed(); }
+  failure cause() const { return control_->cause(); }
+  std::vector<rank_state> survey(deadline until) { return control_->survey(until); }
   verdict agree(std::uint64_t number, const ballot& mine, deadline until) {
-    return control_.agree(number, mine, until);
+    return control_->agree(number, mine, until);
   }
 
   // The order of streams; see has_stream_order.
@@ -164,7 +172,10 @@ class nccl {
     detail::current_device device_;
   };
 
-  operation begin_operation() { return operation(*this); }
+  operation begin_operation() {
+    await_room();
+    return operation(*this);
+  }
   mark end_operation(const fingerprint& print, deadline until) {
     const mark here = streams_->new_mark();
     reach(here, print, until);
@@ -182,7 +193,6 @@ class nccl {
   /// False if `until` passed before.
   bool await(const mark& place, deadline until) {
     while (!is_over(place)) {
-      throw_if_failed();
       if (std::chrono::steady_clock::now() > until) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
@@ -195,6 +205,11 @@ class nccl {
     if (data == nullptr) return;
     cudaPointerAttributes attributes{};
     detail::check_cuda(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+    if (attributes.type == cudaMemoryTypeDevice && attributes.device != options_.device) {
+      throw usage_error(detail::text(operation_name, ": the buffer is device ", attributes.device,
+                                     "'s, and this rank works on device ", options_.device,
+                                     "; allocate it there (cudaSetDevice)"));
+    }
     if (attributes.type != cudaMemoryTypeUnregistered || reaches_host_memory_) return;
     throw usage_error(
         detail::text(operation_name, ": the buffer is in memory that device ", options_.device,
@@ -245,10 +260,9 @@ class nccl {
     grouped(until, [&] {
       for (int r = 0; r < size(); ++r) {
         T* const to = r == rank() ? out.data() : nullptr;
-        detail::check_nccl(
-            ncclReduce(in.data() + blocks.offset(r), to, blocks.size(r), detail::nccl_type<T>(),
-                       reduction.get(), r, handle_.get(), streams_->internal()),
-            "ncclReduce");
+        issued(ncclReduce(in.data() + blocks.offset(r), to, blocks.size(r), detail::nccl_type<T>(),
+                          reduction.get(), r, handle_.get(), streams_->internal()),
+               "ncclReduce");
       }
     });
   }
@@ -273,9 +287,9 @@ class nccl {
     grouped(until, [&] {
       for (int r = 0; r < size(); ++r) {
         std::byte* const to = out.data() + blocks.offset(r);
-        detail::check_nccl(ncclBroadcast(r == rank() ? in.data() : to, to, blocks.size(r), ncclInt8, r,
-                                         handle_.get(), streams_->internal()),
-                           "ncclBroadcast");
+        issued(ncclBroadcast(r == rank() ? in.data() : to, to, blocks.size(r), ncclInt8, r, handle_.get(),
+                             streams_->internal()),
+               "ncclBroadcast");
       }
     });
   }
@@ -313,7 +327,7 @@ class nccl {
 
   void copy(std::span<const std::byte> from, std::span<std::byte> to) {
     detail::check_cuda(
-        cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice, streams_->internal()),
+        cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDefault, streams_->internal()),
         "cudaMemcpyAsync");
   }
 
@@ -322,7 +336,7 @@ class nccl {
   void copy(std::span<const std::byte> from, std::span<std::byte> to, cudaStream_t stream) {
     if (from.empty()) return;
     const detail::current_device mine(options_.device);
-    detail::check_cuda(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice, stream),
+    detail::check_cuda(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDefault, stream),
                        "cudaMemcpyAsync");
   }
   void clear(std::span<std::byte> where, cudaStream_t stream) {
@@ -335,7 +349,7 @@ class nccl {
     const detail::current_device mine(options_.device);
     detail::check_cuda(cudaStreamSynchronize(streams_->callers()), "cudaStreamSynchronize");
   }
-  /// Not collective; uninitialised. Freeing it waits for the device.
+  /// Not collective; uninitialised. Freeing it waits for this process's devices.
   std::shared_ptr<std::byte[]> allocate(std::size_t bytes) {
     const detail::current_device mine(options_.device);
     void* allocated = nullptr;
@@ -383,16 +397,21 @@ class nccl {
   /// Issues what f issues as one group of NCCL's.
   template <class F>
   void group(F&& f) {
-    const operation here(*this);
-    grouped(detail::deadline_after(timeout_), [&] {
-      std::forward<F>(f)();
-      issue_messages();
-    });
-    if (depth_ > 0) return;
-    for (const unreached& each : std::exchange(deferred_, {})) {
-      reach(each.place, each.print, each.until);
-      streams_->lead_caller(*each.place);
+    mark last;
+    {
+      const operation here(*this);
+      grouped(detail::deadline_after(timeout_), [&] {
+        std::forward<F>(f)();
+        issue_messages();
+      });
+      if (depth_ > 0) return;
+      for (const unreached& each : std::exchange(deferred_, {})) {
+        reach(each.place, each.print, each.until);
+        streams_->lead_caller(*each.place);
+        last = each.place;
+      }
     }
+    if (last && waits_on_host() && !await(last, detail::deadline_after(timeout_))) throw deadline_passed();
   }
 
   /// Collective: `bytes` bytes of device memory, zero, registered as a window where NCCL has windows. Blocks.
@@ -401,20 +420,24 @@ class nccl {
   std::shared_ptr<std::byte> allocate_symmetric(std::size_t bytes, deadline until) {
     void* allocated = nullptr;
     detail::short_text<256> trouble;
-    const ncclResult_t result = ncclMemAlloc(&allocated, bytes);
+    const ncclResult_t result = detail::allocate_for_nccl(&allocated, bytes);
     if (result != ncclSuccess)
       trouble.set(detail::text(bytes, " bytes: ", detail::nccl_error_text(result, "ncclMemAlloc", nullptr)));
     std::shared_ptr<std::byte> part(static_cast<std::byte*>(allocated),
                                     [windows = windows_, device = options_.device](std::byte* freed) {
                                       if (freed != nullptr) windows->free(freed, device);
                                     });
-    const auto all = detail::gather_over_control(control_, trouble, until);
+    const auto all = detail::gather_over_control(*control_, trouble, until);
     for (std::size_t r = 0; r < all.size(); ++r) {
       if (!all[r].empty()) throw resource_error(detail::text("rank ", r, ": ", all[r].str()));
     }
-    detail::check_cuda(cudaMemsetAsync(allocated, 0, bytes, streams_->internal()), "cudaMemsetAsync");
     const mark zeroed = streams_->new_mark();  // other streams than the caller's do not wait for it
-    zeroed->record(streams_->internal(), false);
+    try {
+      detail::check_cuda(cudaMemsetAsync(allocated, 0, bytes, streams_->internal()), "cudaMemsetAsync");
+      zeroed->record(streams_->internal(), false);
+    } catch (const resource_error& error) {
+      fail(error.what());
+    }
     if (!await(zeroed, until)) throw deadline_passed();
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     windows_->add(handle_, allocated, [&](ncclWindow_t* window) {
@@ -447,7 +470,7 @@ class nccl {
   void begin(const bootstrap& boot) {
     named_id mine;
     if (rank() == 0) detail::check_nccl(ncclGetUniqueId(&mine.id), "ncclGetUniqueId");
-    const ncclUniqueId id = detail::gather_over_control(control_, mine, boot.deadline).front().id;
+    const ncclUniqueId id = detail::gather_over_control(*control_, mine, boot.deadline).front().id;
     handle_.begin(rank(), size(), id, boot.deadline, [&] {
       throw_if_failed();
       boot.check_peers();
@@ -459,38 +482,54 @@ class nccl {
   }
 
   void give_up(const std::string& why) {
-    control_.abort(
+    control_->abort(
         {failure_kind::revoked, rank(), detail::text("rank ", rank(), " could not set up NCCL: ", why)});
   }
 
+  void give_up_pending() {
+    control_->abort({failure_kind::timeout, rank(),
+                     detail::text("rank ", rank(), " left with operations that did not finish within ",
+                                  detail::text_of(timeout_))});
+  }
+
   void throw_if_failed() const {
-    if (control_.failed()) throw group_failed(control_.cause());
+    if (control_->failed()) throw group_failed(control_->cause());
   }
 
   /// What NCCL refuses fails the group: the others have issued it, and would wait.
   [[noreturn]] void fail(const std::string& why) {
-    control_.abort({failure_kind::revoked, rank(), detail::text("rank ", rank(), ": ", why)});
-    throw group_failed(control_.cause());
+    control_->abort({failure_kind::revoked, rank(), detail::text("rank ", rank(), ": ", why)});
+    throw group_failed(control_->cause());
   }
 
   void complete(ncclResult_t result, const char* call, deadline until) {
-    if (depth_ > 0 && result == ncclInProgress) return;  // for the end of the group
+    if (depth_ > 0 && (result == ncclSuccess || result == ncclInProgress)) return;  // for the group's end
     try {
       handle_.complete(result, call, until, [this] { throw_if_failed(); });
     } catch (const resource_error& error) {
+      give_control_plane_time();  // it knows who was lost; NCCL does not
+      throw_if_failed();
       fail(error.what());
     }
   }
 
+  /// Inside a group.
+  void issued(ncclResult_t result, const char* call) { complete(result, call, {}); }
+
+  /// What f throws fails the group: some of it may have been issued, for which others wait.
   template <class F>
   void grouped(deadline until, F&& f) {
-    detail::check_nccl(ncclGroupStart(), "ncclGroupStart");
+    complete(ncclGroupStart(), "ncclGroupStart", until);
     ++depth_;
     std::exception_ptr error;
     try {
       f();
     } catch (...) {
       error = std::current_exception();
+      deferred_.clear();
+      control_->abort({failure_kind::revoked, rank(),
+                       detail::text("rank ", rank(),
+                                    " threw in a group of operations: ", detail::current_exception_text())});
     }
     --depth_;
     const ncclResult_t result = ncclGroupEnd();
@@ -499,13 +538,11 @@ class nccl {
   }
   void send_in_group(const void* data, std::size_t bytes, int peer) {
     if (bytes == 0) return;
-    detail::check_nccl(ncclSend(data, bytes, ncclInt8, peer, handle_.get(), streams_->internal()),
-                       "ncclSend");
+    issued(ncclSend(data, bytes, ncclInt8, peer, handle_.get(), streams_->internal()), "ncclSend");
   }
   void receive_in_group(void* data, std::size_t bytes, int peer) {
     if (bytes == 0) return;
-    detail::check_nccl(ncclRecv(data, bytes, ncclInt8, peer, handle_.get(), streams_->internal()),
-                       "ncclRecv");
+    issued(ncclRecv(data, bytes, ncclInt8, peer, handle_.get(), streams_->internal()), "ncclRecv");
   }
 
   // Messages.
@@ -542,8 +579,23 @@ class nccl {
   /// Inside a group a wait has nothing to wait for yet.
   bool is_over(const mark& place) {
     const std::lock_guard lock(issuing_);
-    if (is_cut_short_ && !place->found_reached()) throw group_failed(control_.cause());
+    if (control_->failed()) note_what_is_reached();
+    if (is_cut_short_ && !place->found_reached()) throw group_failed(control_->cause());
     return place->is_reached() || (!place->is_recorded() && depth_ > 0);
+  }
+
+  /// A stream holds so many operations and no more: who runs ahead of its device would block in CUDA, where
+  /// no failure reaches it.
+  void await_room() {
+    for (;;) {
+      throw_if_failed();
+      {
+        const std::lock_guard lock(watch_mutex_);
+        if (unreached_.size() >= most_ahead) forget_reached();
+        if (unreached_.size() < most_ahead) return;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
   }
 
   /// Puts the mark on the internal stream: now, or when the group ends.
@@ -568,8 +620,8 @@ class nccl {
     for (int distance = 1; distance < size(); distance *= 2) {
       std::byte sent{}, received{};
       auto sending =
-          control_.isend(std::span(&sent, 1), (rank() + distance) % size(), detail::collective_tag);
-      control_.irecv(std::span(&received, 1), (rank() + size() - distance) % size(), detail::collective_tag)
+          control_->isend(std::span(&sent, 1), (rank() + distance) % size(), detail::collective_tag);
+      control_->irecv(std::span(&received, 1), (rank() + size() - distance) % size(), detail::collective_tag)
           .wait(until);
       sending.wait(until);
     }
@@ -581,15 +633,15 @@ class nccl {
       const int to = (rank() + distance) % size(), from = (rank() + size() - distance) % size();
       const std::uint64_t outgoing = sent.size(to), expected = received.size(from);
       std::uint64_t arriving = 0;
-      auto sending = control_.isend(std::as_bytes(std::span(&outgoing, 1)), to, detail::collective_tag);
-      control_.irecv(std::as_writable_bytes(std::span(&arriving, 1)), from, detail::collective_tag)
+      auto sending = control_->isend(std::as_bytes(std::span(&outgoing, 1)), to, detail::collective_tag);
+      control_->irecv(std::as_writable_bytes(std::span(&arriving, 1)), from, detail::collective_tag)
           .wait(until);
       sending.wait(until);
       if (arriving == expected) continue;
-      control_.abort({failure_kind::mismatch, from,
-                      detail::text("rank ", from, " sends ", arriving, " bytes to rank ", rank(),
-                                   ", which receives ", expected, " bytes from it (all_to_all_v)")});
-      throw group_failed(control_.cause());
+      control_->abort({failure_kind::mismatch, from,
+                       detail::text("rank ", from, " sends ", arriving, " bytes to rank ", rank(),
+                                    ", which receives ", expected, " bytes from it (all_to_all_v)")});
+      throw group_failed(control_->cause());
     }
   }
 
@@ -606,50 +658,70 @@ class nccl {
     for (;;) {
       {
         std::unique_lock lock(watch_mutex_);
-        woken_.wait(lock, [&] { return stopping_ || !unreached_.empty() || control_.failed(); });
-        if (!control_.failed()) woken_.wait_for(lock, pause, [&] { return stopping_ || control_.failed(); });
+        woken_.wait(lock, [&] { return stopping_ || !unreached_.empty() || control_->failed(); });
+        if (!control_->failed())
+          woken_.wait_for(lock, pause, [&] { return stopping_ || control_->failed(); });
         if (stopping_) return;
       }
       try {
         look();
       } catch (const resource_error& error) {
-        control_.abort({failure_kind::revoked, rank(), detail::text("rank ", rank(), ": ", error.what())});
+        control_->abort({failure_kind::revoked, rank(), detail::text("rank ", rank(), ": ", error.what())});
       }
-      if (control_.failed()) return cut_short();
+      if (control_->failed()) return cut_short();
     }
   }
 
-  /// Ends what is on the device. What is reached by now is good; what ends from here on is not.
+  /// Ends what is on the device.
   void cut_short() noexcept {
-    const std::lock_guard lock(issuing_);
+    ncclComm_t ending = nullptr;
+    {
+      const std::lock_guard lock(issuing_);
+      note_what_is_reached();
+      ending = handle_.release();
+    }
+    if (ending == nullptr) return;
+    std::this_thread::sleep_for(time_to_be_told);
+    detail::nccl_handle::abort(ending);
+  }
+
+  /// Once the group has failed. What is reached by now is good. What ends from here on is not: where one rank
+  /// ends its part, others may see theirs end, with numbers that are none. So nobody ends anything before all
+  /// have been told.
+  void note_what_is_reached() noexcept {
+    if (std::exchange(is_cut_short_, true)) return;
     try {
-      const std::lock_guard inner(watch_mutex_);
+      const std::lock_guard lock(watch_mutex_);
       for (const unreached& each : unreached_) static_cast<void>(each.place->is_reached());
     } catch (const resource_error&) {  // of the device
     }
-    is_cut_short_ = true;
-    handle_.abort();
+  }
+
+  /// Under watch_mutex_.
+  void forget_reached() {
+    while (!unreached_.empty() && unreached_.front().place->is_reached()) unreached_.pop_front();
   }
 
   void look() {
     unreached first;
     {
       const std::lock_guard lock(watch_mutex_);
-      while (!unreached_.empty() && unreached_.front().place->is_reached()) unreached_.pop_front();
+      forget_reached();
       if (unreached_.empty()) return;
       first = unreached_.front();
     }
     if (const ncclResult_t result = nccl_error(); result != ncclSuccess) {
-      give_control_plane_time();  // it knows who was lost; NCCL does not
+      give_control_plane_time();
       throw resource_error(detail::nccl_error_text(result, "NCCL", nullptr));
     }
     look_for_leavers(first.print);
+    look_for_mismatch(first.print);
     if (std::chrono::steady_clock::now() < first.until) return;
-    const auto ranks = control_.survey(std::chrono::steady_clock::now() + survey_time);
+    const auto ranks = control_->survey(std::chrono::steady_clock::now() + survey_time);
     if (first.print.op != collective::none) {
-      control_.abort(describe_timeout(first.print, ranks, timeout_));
+      control_->abort(describe_timeout(first.print, ranks, timeout_));
     } else {
-      control_.abort(
+      control_->abort(
           {failure_kind::timeout, -1,
            detail::text("messages of rank ", rank(), " did not finish within ", detail::text_of(timeout_))});
     }
@@ -660,14 +732,27 @@ class nccl {
     const auto now = std::chrono::steady_clock::now();
     if (now < next_look_for_leavers_) return;
     next_look_for_leavers_ = now + leavers_pause;
-    const auto ranks = control_.survey(now);  // what is known here
+    const auto ranks = control_->survey(now);  // what is known here
     for (int r = 0; r < size(); ++r) {
       const rank_state& state = ranks[static_cast<std::size_t>(r)];
       if (state.is != rank_state::presence::left || state.last.sequence >= waiting.sequence) continue;
-      control_.abort(
+      control_->abort(
           {failure_kind::peer_lost, r,
            detail::text("rank ", r, " left the group while rank ", rank(), " was waiting for it")});
     }
+  }
+
+  /// What is pending for long may be another collective than this rank's: nothing else tells where calls are
+  /// not compared.
+  void look_for_mismatch(const fingerprint& waiting) {
+    const auto now = std::chrono::steady_clock::now();
+    if (std::exchange(looked_at_, waiting.sequence) != waiting.sequence) next_survey_ = now + patience;
+    if (now < next_survey_ || waiting.op == collective::none) return;
+    next_survey_ = now + patience;
+    auto ranks = control_->survey(now + survey_time);
+    ranks[static_cast<std::size_t>(rank())].last = waiting;
+    const failure found = describe_mismatch(ranks);
+    if (found.rank >= 0) control_->abort(found);
   }
 
   /// Nothing while another thread is in NCCL, which hears of errors itself.
@@ -678,7 +763,8 @@ class nccl {
 
   void give_control_plane_time() const {
     const deadline until = std::chrono::steady_clock::now() + survey_time;
-    while (!control_.failed() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(pause);
+    while (!control_->failed() && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(pause);
   }
 
   void await_last() noexcept {
@@ -688,18 +774,21 @@ class nccl {
         const std::lock_guard lock(watch_mutex_);
         if (unreached_.empty()) return;
       }
-      if (control_.failed() || std::chrono::steady_clock::now() > until) return;
+      if (control_->failed() || std::chrono::steady_clock::now() > until) return;
       std::this_thread::sleep_for(pause);
     }
   }
 
   static constexpr std::uint64_t sample = 32;
   static constexpr std::chrono::milliseconds pause{2};
-  static constexpr std::chrono::milliseconds survey_time{1000}, leavers_pause{100};
+  static constexpr std::chrono::milliseconds survey_time{1000}, leavers_pause{100}, patience{1000};
+  /// Much longer than a failure takes to be known everywhere.
+  static constexpr std::chrono::milliseconds time_to_be_told{100};
+  static constexpr std::size_t most_ahead = 128;  // operations, each of a few entries in streams of 1024
 
   options options_;
   const std::chrono::milliseconds timeout_;
-  tcp control_;
+  std::optional<tcp> control_;  // until this rank says goodbye
   std::unique_ptr<detail::stream_pair> streams_;
   bool reaches_host_memory_ = false;
   std::uint64_t compared_ = 0;  // the last collective that was, or would have been
@@ -718,7 +807,8 @@ class nccl {
   std::deque<unreached> unreached_;
   bool stopping_ = false;
   std::condition_variable woken_;
-  deadline next_look_for_leavers_ = {};  // the watch's own
+  deadline next_look_for_leavers_ = {}, next_survey_ = {};  // the watch's own, and the next
+  std::uint64_t looked_at_ = 0;                             // the oldest collective pending
   std::unique_ptr<detail::joining_thread> watch_;
 };
 

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace ddpp::detail {
 
@@ -73,6 +75,7 @@ class kept_room {
   template <class T, class C>
   std::span<T> of(const C& comm, std::size_t count) {
     if (count * sizeof(T) > bytes_) {
+      if (is_on_device<C>) outgrown_.push_back(std::move(memory_));
       memory_.reset();
       bytes_ = 0;
       if constexpr (is_on_device<C>)
@@ -87,6 +90,9 @@ class kept_room {
  private:
   std::shared_ptr<std::byte[]> memory_;
   std::size_t bytes_ = 0;
+  /// To free a device's memory is to wait for all that ranks have issued in this process, some of whom may be
+  /// waiting for this one.
+  std::vector<std::shared_ptr<std::byte[]>> outgrown_;
 };
 
 }  // namespace ddpp::detail

@@ -318,7 +318,11 @@ class group {
       guarded([&] { end_ = owner_->issue(print_, script); });
     }
 
-    bool done() override { return error_ || owner_->has_failed() || owner_->transport_.is_reached(end_); }
+    bool done() override {
+      bool reached = true;
+      guarded([&] { reached = owner_->transport_.is_reached(end_); });
+      return reached || owner_->has_failed();
+    }
     bool wait_until(deadline until) override {
       bool reached = true;
       guarded([&] {

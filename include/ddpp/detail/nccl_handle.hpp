@@ -18,7 +18,7 @@ class nccl_handle {
   nccl_handle() = default;
   nccl_handle(const nccl_handle&) = delete;
   nccl_handle& operator=(const nccl_handle&) = delete;
-  ~nccl_handle() { abort(); }
+  ~nccl_handle() { abort(release()); }
 
   /// Collective. `look` is called while it waits, and may throw. Throws `deadline_passed`.
   template <class Look>
@@ -30,9 +30,11 @@ class nccl_handle {
 
   ncclComm_t get() const noexcept { return comm_; }
 
-  /// Waits until NCCL has issued what `result` says it has begun.
+  /// Waits until NCCL has issued what a call has begun that returned `result`: success, too, may be said of
+  /// what goes on in a thread of NCCL's (the registration of windows in 2.28).
   template <class Look>
   void complete(ncclResult_t result, const char* call, deadline until, Look&& look) {
+    if (result == ncclSuccess) check_nccl(ncclCommGetAsyncError(comm_, &result), "ncclCommGetAsyncError");
     while (result == ncclInProgress) {
       look();
       if (std::chrono::steady_clock::now() > until) throw deadline_passed();
@@ -49,17 +51,20 @@ class nccl_handle {
     return result == ncclInProgress ? ncclSuccess : result;
   }
 
-  /// Ends it in order, once all that was issued is done. Throws `deadline_passed`.
-  template <class Look>
-  void end(deadline until, Look&& look) {
+  /// Ends it in order, once all that was issued is done, and the ranks of this host end theirs. Throws
+  /// `deadline_passed`.
+  void end(deadline until) {
     if (comm_ == nullptr) return;
-    complete(ncclCommFinalize(comm_), "ncclCommFinalize", until, look);
-    check_nccl(ncclCommDestroy(std::exchange(comm_, nullptr)), "ncclCommDestroy");
+    complete(ncclCommFinalize(comm_), "ncclCommFinalize", until, [] {});
+    check_nccl(ncclCommDestroy(release()), "ncclCommDestroy");
   }
 
+  /// For abort() without the lock that guards this handle: it may wait for other ranks of this host.
+  ncclComm_t release() noexcept { return std::exchange(comm_, nullptr); }
+
   /// Ends the kernels that are running, whatever they wait for.
-  void abort() noexcept {
-    if (comm_ != nullptr) static_cast<void>(ncclCommAbort(std::exchange(comm_, nullptr)));
+  static void abort(ncclComm_t comm) noexcept {
+    if (comm != nullptr) static_cast<void>(ncclCommAbort(comm));
   }
 
  private:

@@ -48,8 +48,9 @@ __global__ void widen_elements(T* to, const Narrow* from, std::size_t count) {
 }
 
 /// As many blocks as keep any device busy; each thread strides over the rest.
-inline unsigned blocks_for(std::size_t count, unsigned threads) {
-  return static_cast<unsigned>(std::min<std::size_t>((count + threads - 1) / threads, 2048));
+inline constexpr unsigned kernel_threads = 256;
+inline unsigned blocks_for(std::size_t count) {
+  return static_cast<unsigned>(std::min<std::size_t>((count + kernel_threads - 1) / kernel_threads, 2048));
 }
 
 template <class Transport>
@@ -58,21 +59,22 @@ struct device_kernels {
   template <class Narrow, class T>
   static void narrow_scaled(Narrow* to, const T* from, std::size_t count, T factor, cudaStream_t stream) {
     if (count == 0) return;
-    narrow_elements<<<blocks_for(count, threads), threads, 0, stream>>>(
-        reinterpret_cast<cuda_16_bits<Narrow>*>(to), from, count, factor);
-    check_cuda(cudaGetLastError(), "the kernel that rounds gradients to 16 bits");
+    auto* narrow = reinterpret_cast<cuda_16_bits<Narrow>*>(to);
+    void* arguments[] = {&narrow, &from, &count, &factor};
+    check_cuda(cudaLaunchKernel(narrow_elements<cuda_16_bits<Narrow>, T>, blocks_for(count), kernel_threads,
+                                arguments, 0, stream),
+               "the kernel that rounds gradients to 16 bits");
   }
   /// to[i] = from[i].
   template <class T, class Narrow>
   static void widen(T* to, const Narrow* from, std::size_t count, cudaStream_t stream) {
     if (count == 0) return;
-    widen_elements<<<blocks_for(count, threads), threads, 0, stream>>>(
-        to, reinterpret_cast<const cuda_16_bits<Narrow>*>(from), count);
-    check_cuda(cudaGetLastError(), "the kernel that widens gradients from 16 bits");
+    auto* narrow = reinterpret_cast<const cuda_16_bits<Narrow>*>(from);
+    void* arguments[] = {&to, &narrow, &count};
+    check_cuda(cudaLaunchKernel(widen_elements<T, cuda_16_bits<Narrow>>, blocks_for(count), kernel_threads,
+                                arguments, 0, stream),
+               "the kernel that widens gradients from 16 bits");
   }
-
- private:
-  static constexpr unsigned threads = 256;
 };
 
 #else

@@ -7,27 +7,44 @@
 #include <ddpp/error.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cuda_runtime_api.h>
+#include <list>
 #include <mutex>
 #include <nccl.h>
-#include <vector>
 
 namespace ddpp::detail {
+
+/// Device memory that NCCL likes best. Returns what NCCL says.
+inline ncclResult_t allocate_for_nccl(void** where, std::size_t bytes) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
+  return ncclMemAlloc(where, bytes);
+#else
+  return cudaMalloc(where, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+#endif
+}
+inline void free_for_nccl(void* where) noexcept {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
+  static_cast<void>(ncclMemFree(where));
+#else
+  static_cast<void>(cudaFree(where));
+#endif
+}
 
 class nccl_windows {
  public:
   /// Guards the communicator, too.
   std::recursive_mutex& mutex() noexcept { return mutex_; }
 
-  /// `registering` is called as f(window*) and returns once the window is there.
+  /// `registering` is called as f(window*) and returns once the window is there. What it throws leaves a
+  /// place where NCCL may still write it.
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   template <class Register>
   void add(const nccl_handle& handle, void* begin, Register&& registering) {
-    window added{begin, nullptr};
-    registering(&added.registered);
     const std::lock_guard lock(mutex_);
     handle_ = &handle;
-    windows_.push_back(added);
+    windows_.push_back({begin, nullptr});
+    registering(&windows_.back().registered);
   }
 #endif
 
@@ -45,7 +62,7 @@ class nccl_windows {
           windows_.erase(found);
         }
       }
-      static_cast<void>(ncclMemFree(begin));
+      free_for_nccl(begin);
     } catch (const resource_error&) {  // the device is lost, and its memory with it
     }
   }
@@ -76,7 +93,7 @@ class nccl_windows {
 
   std::recursive_mutex mutex_;
   const nccl_handle* handle_ = nullptr;
-  std::vector<window> windows_;
+  std::list<window> windows_;  // whose places NCCL knows
 };
 
 }  // namespace ddpp::detail
