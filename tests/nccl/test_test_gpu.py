@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 
 script = pathlib.Path(sys.argv[1])
@@ -67,7 +68,8 @@ with tempfile.TemporaryDirectory() as scratch:
             [sys.executable, script, "--report", report, "--data", scratch / "data", *arguments], capture_output=True, text=True, timeout=1200,
             env={"PATH": path, "NCCL_HOME": str(scratch), "PIDS": str(pids), "DONE": str(done), **environment})
         text = report.read_text() if report.exists() else ""
-        print("===", arguments, environment, result.stdout, result.stderr, text, sep="\n")
+        said = "\n".join(map(str, ["===", arguments, environment, result.stdout, result.stderr, text]))
+        print(textwrap.indent(said, "| "))  # its counts are not this test's
         return result, text
 
     result, text = run(gpu=False)
