@@ -429,6 +429,25 @@ TEST_CASE("blocking_wait: a group has ended when it returns") {
   });
 }
 
+TEST_CASE("calls wait for a device that is far behind, and hear of failures meanwhile") {
+  on_ranks<with<>>(2, [](auto& comm) {
+    const device_array<float> x(row(4, 1));
+    const setting resting(fake_cuda::other_streams_rest);
+    std::atomic<int> issued{0};
+    std::vector<ddpp::work> pending;
+    const std::jthread revoker([&] {
+      if (comm.rank() != 0) return;
+      while (issued < 128) std::this_thread::yield();
+      comm.revoke("enough");
+    });
+    const auto issue = [&] {
+      for (; issued < 1000; ++issued) pending.push_back(ddpp::all_reduce_async(comm, x.span()));
+    };
+    EXPECT(support::says(support::text_of<ddpp::revoked_error>(issue, __FILE__, __LINE__), "enough"));
+    EXPECT(issued <= 129);  // the last of which failed
+  });
+}
+
 TEST_CASE("an exception in a group of operations fails the communicator, as some may have been issued") {
   on_ranks(2, [](auto& comm) {
     const device_array<float> out(row(4, comm.rank())), in(4);

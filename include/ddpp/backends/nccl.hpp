@@ -398,6 +398,7 @@ class nccl {
   template <class F>
   void group(F&& f) {
     mark last;
+    await_room();
     {
       const operation here(*this);
       grouped(detail::deadline_after(timeout_), [&] {
@@ -555,8 +556,11 @@ class nccl {
     return {*this, collected_end_};
   }
   void issue() {
-    const std::lock_guard lock(issuing_);
-    if (collected_.empty()) return;
+    {
+      const std::lock_guard lock(issuing_);
+      if (collected_.empty()) return;
+    }
+    await_room();
     const operation now(*this);
   }
   void issue_messages() {
