@@ -66,6 +66,12 @@ class WhatRanksAreTold(LaunchCase):
         self.assert_ended(job, 0)
         self.assertIn("[1] rank 1 of 2 local 1 of 2 sum 1", job.output)
 
+    def test_ranks_meet_whatever_the_masters_address(self):
+        """That is for what rank 0 serves itself."""
+        job = self.run_job(run("--nproc-per-node", 2, "--master-addr", "master.invalid", RANK))
+        self.assert_ended(job, 0)
+        self.assertIn("[1] rank 1 of 2 local 1 of 2 sum 1", job.output)
+
     def test_master_port_can_be_chosen_and_is_free(self):
         script = self.script("import os, socket\n"
                              "s = socket.create_server((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])))\n"
@@ -447,10 +453,11 @@ class Ends(LaunchCase):
             self.assert_ended(job, 128 + signal.SIGUSR1)
 
     def test_whoever_of_the_launcher_is_killed_nothing_is_left(self):
-        for which in ("the one that was started", "the one that works"):
+        for which, *options in (("the one that was started",), ("the one that works",),
+                                ("the one that was started", "--signals-to-handle", "USR1")):
             for wrapped in ("exec sleep 600", FAMILY + "sleep 600", "trap '' TERM; " + FAMILY + "sleep 600; true"):
-                with self.subTest(which=which, ranks=wrapped), \
-                        Job(run("--nproc-per-node", 2, "sh", "-c", "echo ready; " + wrapped), {"TMPDIR": str(self.folder)}) as job:
+                with self.subTest(which=which, options=options, ranks=wrapped), \
+                        Job(run("--nproc-per-node", 2, *options, "sh", "-c", "echo ready; " + wrapped), {"TMPDIR": str(self.folder)}) as job:
                     job.read_until("[0] ready", "[1] ready")
                     victim = job.process.pid
                     if which == "the one that works":

@@ -91,7 +91,7 @@ void attempt::start_rank(int local_rank, const meeting_place& place) {
   std::vector<std::pair<std::string, std::string>> environment{
       {"MASTER_ADDR", place.host},
       {"MASTER_PORT", text(place.master_port)},
-      {"DDPP_INIT_METHOD", text("tcp://", ddpp::detail::host_and_port(place.host, place.store_port))},
+      {"DDPP_INIT_METHOD", text("tcp://", ddpp::detail::host_and_port(place.store_host, place.store_port))},
       {"GROUP_WORLD_SIZE", text(todo.nodes)},
       {"ROLE_NAME", todo.role},
       {"ROLE_RANK", text(rank)},
@@ -126,7 +126,8 @@ void attempt::become_rank(int local_rank, const std::vector<std::pair<std::strin
                                      setting_.todo.local_ranks, setting_.node);
   for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
   if (setting_.first_rank + local_rank != 0) {
-    if (const int nothing = ::open("/dev/null", O_RDONLY); nothing >= 0) ::dup2(nothing, STDIN_FILENO);
+    if (const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC); nothing >= 0)
+      ::dup2(nothing, STDIN_FILENO);
   }
   ::dup2(out, STDOUT_FILENO);
   ::dup2(err, STDERR_FILENO);
@@ -156,7 +157,7 @@ std::optional<job_failure> attempt::run() {
 
 void attempt::watch() {
   while (!failure_ && !all_have_finished()) {
-    wait_for_news();
+    wait_for_news(true);
     take_signals();
     take_ends();
     if (!failure_) ask_others();
@@ -164,8 +165,9 @@ void attempt::watch() {
   }
 }
 
-void attempt::wait_for_news() {
-  pollfd entries[] = {{setting_.signals.descriptor(), POLLIN, 0}, {ranks_.events(), POLLIN, 0}};
+void attempt::wait_for_news(bool of_signals) {
+  pollfd entries[] = {{of_signals ? setting_.signals.descriptor() : -1, POLLIN, 0},
+                      {ranks_.events(), POLLIN, 0}};
   const std::chrono::milliseconds limit =
       setting_.others ? std::min<std::chrono::milliseconds>(longest_wait, setting_.todo.monitor_interval)
                       : longest_wait;
@@ -188,6 +190,7 @@ void attempt::take_signals() {
     told.is_final = true;
     ending_signal_ = *signal;
     fail(told);
+    failure_->is_final = true;  // also where another node's counts, which would not be
     return;
   }
 }
@@ -196,8 +199,9 @@ void attempt::take_ends() {
   for (const std::size_t i : ranks_.wait_for_ends({})) {
     const auto& child = ranks_.all()[i];
     if (child.exit_code == 0 && child.signal == 0) continue;
+    if (failure_ && !(failed_here_ && failure_->follows_another)) continue;
     const job_failure failure = failure_of(i);
-    if (failure_ && !(failed_here_ && failure_->follows_another && !failure.follows_another)) continue;
+    if (failure_ && failure.follows_another) continue;
     failed_here_ = true;
     setting_.screen.say(ddpp::detail::text("rank ", failure.rank, " has failed (", text_of_end(failure),
                                            "): this attempt ends"));
@@ -289,7 +293,7 @@ void attempt::send_to_all(int signal) {
 void attempt::wait_for_others_to_fail() {
   const auto until = clock::now() + std::min(settle_time, setting_.todo.grace);
   while (ranks_.running() > 0 && clock::now() < until) {
-    wait_for_news();
+    wait_for_news(false);
     take_ends();
   }
   if (!failure_->follows_another || !setting_.others) return;
@@ -325,7 +329,11 @@ void attempt::wind_down() {
 void attempt::finish_output() {
   bool in_a_hurry = failure_ && failure_->rank < 0;
   for (const auto until = clock::now() + 2s; !output_.finish(100ms);) {
-    while (const auto signal = setting_.signals.next()) in_a_hurry = in_a_hurry || ends_the_job(*signal);
+    while (const auto signal = setting_.signals.next()) {
+      if (!ends_the_job(*signal)) continue;
+      in_a_hurry = true;
+      if (failure_) failure_->is_final = true;
+    }
     if ((in_a_hurry || has_children()) && clock::now() >= until) return setting_.screen.give_up();
   }
 }

@@ -61,7 +61,7 @@ class attempt {
   file_descriptor open_stream(int local_rank, int fd);
 
   void watch();
-  void wait_for_news();
+  void wait_for_news(bool of_signals);
   void take_signals();
   void take_ends();
   void ask_others();

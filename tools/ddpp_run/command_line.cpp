@@ -283,6 +283,10 @@ void set_signals(plan& todo, const typed& in) {
       throw bad_input("--signals-to-handle: " + std::string(name) + " cannot be passed on");
     todo.signals.push_back(signal);
   }
+  // Those that end the job always do so in order, or what ranks have started would be left.
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+    if (std::count(todo.signals.begin(), todo.signals.end(), signal) == 0) todo.signals.push_back(signal);
+  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,15 +22,12 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// The child's status, if it has ended; takes those of orphans, too.
+/// The child's status, as waitpid has it, if it has ended; takes those of orphans, too.
 std::optional<int> reap(pid_t child) {
   std::optional<int> result;
   int status = 0;
   for (pid_t ended; (ended = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-    if (ended != child) continue;
-    if (WIFSIGNALED(status))
-      std::fprintf(stderr, "ddpp-run: was ended by %s\n", signal_name(WTERMSIG(status)).c_str());
-    result = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (ended == child) result = status;
   }
   return result;
 }
@@ -68,9 +66,12 @@ int keep(const waited_signals& signals, std::chrono::milliseconds patience,
     std::fflush(nullptr);
     std::_Exit(status);
   }
+  ::signal(SIGPIPE, SIG_IGN);
   const int status = attend(child, signals, patience);
   kill_all_descendants(others);
-  return status;
+  if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
+  std::fprintf(stderr, "ddpp-run: was ended by %s\n", signal_name(WTERMSIG(status)).c_str());
+  return 128 + WTERMSIG(status);
 }
 
 }  // namespace launcher

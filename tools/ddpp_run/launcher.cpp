@@ -66,7 +66,8 @@ class reserved_port {
 class served_place {
  public:
   served_place(const plan& todo, const std::string& host)
-      : listener_(std::in_place, host, std::uint16_t{0}), place_{host, listener_->port(), 0} {
+      : listener_(std::in_place, host, std::uint16_t{0}),
+        place_{host, listener_->address(), listener_->port(), 0} {
     if (todo.nodes == 1 && todo.master_addr) place_.host = *todo.master_addr;
     if (todo.nodes == 1 && todo.master_port)
       place_.master_port = *todo.master_port;

@@ -14,7 +14,7 @@
 namespace launcher {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(node_info, token, host, local_ranks)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_place, host, store_port, master_port)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(meeting_place, host, store_host, store_port, master_port)
 
 namespace {
 
@@ -258,6 +258,7 @@ void meeting::find_lost_nodes(int attempt) {
   next_look_ = clock::now() + 500ms;
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
     if (store_->is_held(alive(nodes_[node].token))) continue;
+    if (all_done(attempt)) return;  // it has gone because of that
     job_failure lost;
     lost.node = static_cast<int>(node);
     lost.message = "lost node " + std::to_string(node) + ": ddpp-run on " + nodes_[node].host + " has gone";

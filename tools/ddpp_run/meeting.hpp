@@ -35,8 +35,9 @@ struct node_info {
 
 /// Where the ranks of an attempt meet.
 struct meeting_place {
-  std::string host;
-  std::uint16_t store_port = 0;   ///< ddpp's store, served by node 0
+  std::string host;        ///< MASTER_ADDR
+  std::string store_host;  ///< numeric, so that all find the same store: ddpp's, served by node 0
+  std::uint16_t store_port = 0;
   std::uint16_t master_port = 0;  ///< free, for rank 0 to listen on
 };
 

@@ -21,15 +21,15 @@ deadline deadline_after(std::chrono::duration<Rep, Period> timeout) {
   return now + std::chrono::ceil<deadline::duration>(std::max(timeout, timeout.zero()));
 }
 
-/// The same, at most 10 ms later and for a fifth of the price: what each blocking operation asks for, and
-/// nearly none needs.
+/// The same, for timeouts of a second or more about 10 ms later and for a fifth of the price: what each
+/// blocking operation asks for, and nearly none needs.
 inline deadline deadline_soon_after(std::chrono::milliseconds timeout) {
+  if (timeout < std::chrono::seconds(1)) return deadline_after(timeout);
   constexpr std::chrono::milliseconds longest_tick(10);  // of the kernel's clock, whose last one is read
   timespec tick{};
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &tick);
   const deadline now(std::chrono::seconds(tick.tv_sec) + std::chrono::nanoseconds(tick.tv_nsec));
-  return now + std::clamp<std::chrono::milliseconds>(timeout, {}, std::chrono::hours(24 * 365)) +
-         longest_tick;
+  return now + std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365)) + longest_tick;
 }
 
 /// What is left, rounded up, so that a wait for it does not end early; 0 when there is nothing left.

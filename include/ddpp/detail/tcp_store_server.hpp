@@ -32,6 +32,8 @@ class store_listener {
       : host_(host), socket_(listen_on(host, port, in_use)), port_(address::local_of(socket_.get()).port()) {}
 
   const std::string& host() const noexcept { return host_; }
+  /// Numeric: which of the host's it is.
+  std::string address() const { return detail::address::local_of(socket_.get()).host(); }
   std::uint16_t port() const noexcept { return port_; }
   descriptor release() { return std::move(socket_); }
 

@@ -104,9 +104,10 @@ class tcp_surveys {
   }
   deadline next_due() const {
     deadline due = deadline::max();
+    const auto now = std::chrono::steady_clock::now();
     const std::lock_guard lock(mutex_);
-    for (const survey& each : surveys_) {
-      if (each.about) due = std::min(due, each.is_asked ? each.until : each.begin);
+    for (const survey& each : surveys_) {  // what has begun and is not asked waits for a hub, which wakes
+      if (each.about) due = std::min(due, each.is_asked || each.begin <= now ? each.until : each.begin);
     }
     return due;
   }
