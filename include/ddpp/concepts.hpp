@@ -180,7 +180,8 @@ concept runs_algorithms = T::memory == memory_space::host;
 /// what it returns lives; `end_operation` says where that ends, and has it watched: what is not reached by
 /// `until` fails the group. `order_caller` puts what is issued on the caller's stream afterwards behind that
 /// place; `await` blocks until it is reached, or returns false once `until` has passed. Where
-/// `waits_on_host`, blocking calls do. What is issued goes on `internal_stream`.
+/// `waits_on_host`, blocking calls do. What is issued goes on `internal_stream`. Once the group has failed
+/// `await_end_of_work` blocks until the device lets go of the buffers.
 template <class T>
 concept has_stream_order = requires(T& t, const fingerprint& print, typename T::mark place,
                                     ddpp::deadline until) {
@@ -192,6 +193,7 @@ concept has_stream_order = requires(T& t, const fingerprint& print, typename T::
   { t.is_reached(place) } -> std::same_as<bool>;
   { t.await(place, until) } -> std::same_as<bool>;
   { t.waits_on_host() } -> std::same_as<bool>;
+  t.await_end_of_work();
 };
 
 /// Native collectives: used when they are there and the caller named no algorithm.

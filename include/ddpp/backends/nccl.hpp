@@ -24,6 +24,8 @@
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -192,11 +194,23 @@ class nccl {
   }
   /// False if `until` passed before.
   bool await(const mark& place, deadline until) {
-    while (!is_over(place)) {
-      if (std::chrono::steady_clock::now() > until) return false;
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    try {
+      while (!is_over(place)) {
+        if (std::chrono::steady_clock::now() > until) return false;
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
+    } catch (const group_failed&) {
+      await_end_of_work();
+      throw;
     }
     return true;
+  }
+  /// So that the buffers of what has failed are the caller's again. Not for ever, as an abort of NCCL's may
+  /// wait for other ranks.
+  void await_end_of_work() const {
+    const deadline until = std::chrono::steady_clock::now() + time_to_end;
+    while (!has_ended_ && std::chrono::steady_clock::now() < std::min(until, should_end_by_.load()))
+      std::this_thread::sleep_for(pause);
   }
   bool waits_on_host() const noexcept { return options_.error_mode == nccl_error_mode::blocking_wait; }
 
@@ -687,6 +701,7 @@ class nccl {
     if (ending == nullptr) return;
     std::this_thread::sleep_for(time_to_be_told);
     detail::nccl_handle::abort(ending);
+    has_ended_ = true;
   }
 
   /// Once the group has failed. What is reached by now is good. What ends from here on is not: where one rank
@@ -694,6 +709,7 @@ class nccl {
   /// have been told.
   void note_what_is_reached() noexcept {
     if (std::exchange(is_cut_short_, true)) return;
+    should_end_by_ = std::chrono::steady_clock::now() + time_to_end;
     try {
       const std::lock_guard lock(watch_mutex_);
       for (const unreached& each : unreached_) static_cast<void>(each.place->is_reached());
@@ -787,7 +803,7 @@ class nccl {
   static constexpr std::chrono::milliseconds pause{2};
   static constexpr std::chrono::milliseconds survey_time{1000}, leavers_pause{100}, patience{1000};
   /// Much longer than a failure takes to be known everywhere.
-  static constexpr std::chrono::milliseconds time_to_be_told{100};
+  static constexpr std::chrono::milliseconds time_to_be_told{100}, time_to_end{1000};
   static constexpr std::size_t most_ahead = 128;  // operations, each of a few entries in streams of 1024
 
   options options_;
@@ -802,6 +818,8 @@ class nccl {
   std::recursive_mutex& issuing_ = windows_->mutex();  // guards the next ones, and NCCL
   detail::nccl_handle handle_;
   bool is_cut_short_ = false;
+  std::atomic<bool> has_ended_{false};  // what was on the device then
+  std::atomic<deadline> should_end_by_{deadline::max()};
   int depth_ = 0;                    // of groups
   std::vector<unreached> deferred_;  // of the group that is open
   std::vector<collected> collected_;

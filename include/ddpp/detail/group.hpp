@@ -100,12 +100,17 @@ class group {
   void run(fingerprint print, function_ref<void(script_scope&)> script) {
     check_usable(print);
     if constexpr (has_stream_order<T>) {
-      translate_failures(print, [&] {
-        const auto end = issue(print, script);
-        if (transport_.waits_on_host() && !transport_.await(end, deadline_from_now()))
-          throw deadline_passed();
-        transport_.order_caller(end);
-      });
+      try {
+        translate_failures(print, [&] {
+          const auto end = issue(print, script);
+          if (transport_.waits_on_host() && !transport_.await(end, deadline_from_now()))
+            throw deadline_passed();
+          transport_.order_caller(end);
+        });
+      } catch (...) {
+        if (has_failed()) transport_.await_end_of_work();
+        throw;
+      }
     } else {
       print.sequence = issued_.fetch_add(1) + 1;
       await_turn(print.sequence);
@@ -358,6 +363,7 @@ class group {
         owner_->translate_failures(print_, f);
       } catch (...) {
         error_ = std::current_exception();
+        if (owner_->has_failed()) owner_->transport_.await_end_of_work();
       }
     }
 
