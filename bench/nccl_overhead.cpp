@@ -102,6 +102,7 @@ void print_heading(const communicator& comm, int rounds) {
 }
 
 void run(int rounds, std::size_t most) {
+  take_device(ddpp::local_rank());
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0));
   const std::unique_ptr<CUstream_st, decltype(&cudaStreamDestroy)> owner(stream, cudaStreamDestroy);

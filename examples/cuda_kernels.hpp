@@ -25,6 +25,13 @@ inline void check(cudaError_t result) {
   if (result != cudaSuccess) throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(result));
 }
 
+/// The one that ddpp gives this rank becomes the thread's current one, of which streams are made.
+inline void take_device(int local_rank) {
+  int count = 0;
+  check(cudaGetDeviceCount(&count));
+  check(cudaSetDevice(local_rank % count));
+}
+
 /// Memory of the device that was current when it was made. Making and freeing it waits for the device.
 template <class T>
 class device_array {

@@ -44,7 +44,7 @@ constexpr auto generous = 60s;  // no working operation comes near
 
 /// Who this thread or process is.
 struct place {
-  int rank = 0, size = 1;
+  int rank = 0, size = 1, local_rank = 0;
   std::shared_ptr<ddpp::store> store = {};  // null: where the launcher's ranks meet
 
   communicator join(std::chrono::milliseconds timeout = generous, cudaStream_t stream = nullptr) const {
@@ -459,6 +459,7 @@ constexpr named_check checks[] = {
 
 /// Ends the process at the first failure: other ranks may be waiting for this one.
 void run_checks(const place& here, const std::vector<named_check>& chosen) {
+  take_device(here.local_rank);
   for (const named_check& each : chosen) {
     try {
       each.run(here);
@@ -497,11 +498,12 @@ int main(int argc, char** argv) {
 
   const auto launched = ddpp::detail::read_environment();
   if (launched.by != nullptr) {
-    run_checks({launched.rank, launched.size}, chosen);
+    run_checks({launched.rank, launched.size, launched.local_rank}, chosen);
     return 0;
   }
   const auto store = std::make_shared<ddpp::hash_store>(generous);
   std::vector<std::thread> ranks;
-  for (int r = 0; r < threads; ++r) ranks.emplace_back([&, r] { run_checks({r, threads, store}, chosen); });
+  for (int r = 0; r < threads; ++r)
+    ranks.emplace_back([&, r] { run_checks({r, threads, r, store}, chosen); });
   for (std::thread& each : ranks) each.join();
 }

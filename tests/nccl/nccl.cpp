@@ -82,7 +82,10 @@ void on_ranks(int n, F f, std::chrono::milliseconds timeout = std::chrono::secon
 }
 
 struct own_stream {
-  own_stream() { EXPECT(cudaStreamCreateWithPriority(&mine, cudaStreamNonBlocking, 0) == cudaSuccess); }
+  explicit own_stream(int device) {
+    EXPECT(cudaSetDevice(device) == cudaSuccess);
+    EXPECT(cudaStreamCreateWithPriority(&mine, cudaStreamNonBlocking, 0) == cudaSuccess);
+  }
   own_stream(const own_stream&) = delete;
   ~own_stream() { cudaStreamDestroy(mine); }
   cudaStream_t mine = nullptr;
@@ -92,7 +95,8 @@ struct own_stream {
 template <ddpp::nccl_checks Checks = ddpp::nccl_checks::off>
 class with : own_stream, public ddpp::nccl {
  public:
-  with(const ddpp::bootstrap& boot, options settings) : nccl(boot, adjusted(settings)) {}
+  with(const ddpp::bootstrap& boot, options settings)
+      : own_stream(settings.device >= 0 ? settings.device : boot.rank), nccl(boot, adjusted(settings)) {}
 
  private:
   options adjusted(options settings) const {
@@ -408,6 +412,24 @@ TEST_CASE("another device's memory is refused") {
   });
 }
 
+/// The backend with a stream that rank 0 has made on the other device.
+struct astray : own_stream, ddpp::nccl {
+  astray(const ddpp::bootstrap& boot, options settings) : own_stream(1), nccl(boot, with_stream(settings)) {}
+  options with_stream(options settings) const {
+    settings.stream = mine;
+    return settings;
+  }
+};
+
+TEST_CASE("a stream of another device is refused, and no rank goes on") {
+  try {
+    on_ranks<astray>(2, [](auto&) {});
+    CHECK(false);
+  } catch (const ddpp::init_error& error) {
+    CHECK(support::says(error.what(), "options.stream is no stream of device 0"));
+  }
+}
+
 /// The backend whose calls wait on the host.
 struct waiting : ddpp::nccl {
   waiting(const ddpp::bootstrap& boot, options settings) : nccl(boot, adjusted(settings)) {}
@@ -689,6 +711,7 @@ TEST_CASE("who asks for an operation while another rank of the process captures 
     const device_array<float> x(row(4, 1));
     auto work = ddpp::all_reduce_async(comm, x.span());
     if (comm.rank() == 0) {
+      await_word(comm, 1);  // allocating memory would spoil it
       const auto meanwhile = [&] {
         give_word(comm, 1);
         await_word(comm, 1);
@@ -696,10 +719,11 @@ TEST_CASE("who asks for an operation while another rank of the process captures 
       const graph empty(comm.stream(), meanwhile, cudaStreamCaptureModeGlobal);
       give_word(comm, 1);
     } else {
+      give_word(comm, 0);
       await_word(comm, 0);
       work.host_wait();
       give_word(comm, 0);
-      await_word(comm, 0);  // freeing memory would spoil it
+      await_word(comm, 0);  // as would freeing it
     }
   });
 }

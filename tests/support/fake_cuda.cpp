@@ -121,6 +121,7 @@ cudaError_t unsafe_call() {
 }  // namespace
 
 struct CUevent_st {
+  const int device = current;
   std::mutex mutex;
   std::shared_ptr<event_state> last;  // of the latest record; null before the first
   std::shared_ptr<capture> captured;  // if that was captured,
@@ -168,6 +169,7 @@ struct CUstream_st {
       next.operation();
     }
   }
+  const int device = current;
   const std::atomic<bool>& resting;
   std::mutex mutex;
   std::condition_variable added;
@@ -298,6 +300,7 @@ cudaError_t cudaDeviceSynchronize() {
   for (const auto& end : ends) wait_for(*end);
   return cudaSuccess;
 }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "an error of the double"; }
 const char* cudaGetErrorName(cudaError_t) { return "cudaErrorOfTheDouble"; }
 
@@ -387,6 +390,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   CUstream_st& where = stream_of(stream);
+  if (where.device != event->device) return cudaErrorInvalidResourceHandle;
   const std::lock_guard lock(event->mutex);
   {
     const std::lock_guard inner(where.mutex);

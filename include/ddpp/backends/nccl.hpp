@@ -61,8 +61,9 @@ enum class nccl_checks : std::uint8_t {
 class nccl {
  public:
   struct options {
-    cudaStream_t stream = nullptr;  ///< the caller's, after which operations are ordered; the default stream
-    bool high_priority = false;     ///< of the internal stream
+    cudaStream_t stream =
+        nullptr;                 ///< the caller's, of this rank's device; operations come after what it holds
+    bool high_priority = false;  ///< of the internal stream
     nccl_error_mode error_mode = nccl_error_mode::async_abort;
     nccl_checks checks = nccl_checks::sampled;
     int device = -1;  ///< this rank's; -1: by its number among the ranks of this host

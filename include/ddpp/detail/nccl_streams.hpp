@@ -3,6 +3,8 @@
 #pragma once
 
 #include <ddpp/detail/nccl_calls.hpp>
+#include <ddpp/detail/text.hpp>
+#include <ddpp/error.hpp>
 
 #include <atomic>
 #include <cuda_runtime_api.h>
@@ -82,8 +84,9 @@ class stream_mark {
 
 class stream_pair {
  public:
-  /// On the current device.
+  /// On the current device. Throws `resource_error` if the caller's stream is another's.
   stream_pair(cudaStream_t callers, bool high_priority) : callers_(callers) {
+    refuse_another_devices();
     int least = 0, greatest = 0;
     check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     check_cuda(
@@ -115,8 +118,19 @@ class stream_pair {
   std::shared_ptr<stream_mark> new_mark() { return std::make_shared<stream_mark>(events_); }
 
  private:
-  cudaStream_t callers_, internal_ = nullptr;
+  /// Only streams of an event's own device can record it.
+  void refuse_another_devices() {
+    if (cudaEventRecord(stream_mark(events_).event(), callers_) == cudaSuccess) return;
+    static_cast<void>(cudaGetLastError());  // or the program's next look would find it
+    int device = 0;
+    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    throw resource_error(text("options.stream is no stream of device ", device,
+                              ", this rank's: call cudaSetDevice(", device,
+                              ") before you create it, or give its device by options.device"));
+  }
+
   std::shared_ptr<event_pool> events_ = std::make_shared<event_pool>();
+  cudaStream_t callers_, internal_ = nullptr;
 };
 
 }  // namespace ddpp::detail
