@@ -9,13 +9,13 @@
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/exception_text.hpp>
 #include <ddpp/detail/exchange.hpp>
-#include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/detail/nccl_calls.hpp>
 #include <ddpp/detail/nccl_device.hpp>
 #include <ddpp/detail/nccl_handle.hpp>
 #include <ddpp/detail/nccl_kernels.hpp>
 #include <ddpp/detail/nccl_streams.hpp>
 #include <ddpp/detail/nccl_types.hpp>
+#include <ddpp/detail/nccl_watch.hpp>
 #include <ddpp/detail/nccl_windows.hpp>
 #include <ddpp/detail/partition.hpp>
 #include <ddpp/detail/text.hpp>
@@ -25,12 +25,9 @@
 #include <ddpp/fingerprint.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -96,9 +93,7 @@ class nccl {
       give_up(error.what());
       throw init_error(detail::text("nccl: rank ", rank(), ": ", error.what()));
     }
-    watch_ = std::make_unique<detail::joining_thread>([this] { watch(); });
-    control_->on_failure([this](const failure&) { wake_watch(); });
-    wake_watch();
+    watch_.emplace(*control_, handle_, issuing_, options_.device, timeout_);
   }
   nccl(const nccl&) = delete;
   nccl& operator=(const nccl&) = delete;
@@ -106,18 +101,9 @@ class nccl {
   /// Waits until what this rank has issued is done, until the timeout at most; and, as NCCL does, for the
   /// ranks of this host to end theirs. Graphs that have captured its operations must be gone before.
   ~nccl() {
-    await_last();
-    control_->on_failure({});
-    {
-      const std::lock_guard lock(watch_mutex_);
-      stopping_ = true;
-    }
-    woken_.notify_all();
-    watch_.reset();
     try {
+      watch_->finish();
       const detail::current_device mine(options_.device);
-      if (!unreached_.empty() && !failed()) give_up_pending();
-      if (failed()) cut_short();
       windows_->deregister_all();  // none where NCCL's communicator has been ended
       control_.reset();            // the others hear of it before NCCL waits for them
       handle_.end(detail::deadline_after(timeout_));
@@ -176,12 +162,12 @@ class nccl {
   };
 
   operation begin_operation() {
-    await_room();
+    watch_->await_room();
     return operation(*this);
   }
   mark end_operation(const fingerprint& print, deadline until) {
     const mark here = streams_->new_mark();
-    reach(here, print, until);
+    reach({here, print, until});
     return here;
   }
   void order_caller(const mark& after) {
@@ -206,13 +192,7 @@ class nccl {
     }
     return true;
   }
-  /// So that the buffers of what has failed are the caller's again. Not for ever, as an abort of NCCL's may
-  /// wait for other ranks.
-  void await_end_of_work() const {
-    const deadline until = std::chrono::steady_clock::now() + time_to_end;
-    while (!has_ended_ && std::chrono::steady_clock::now() < std::min(until, should_end_by_.load()))
-      std::this_thread::sleep_for(pause);
-  }
+  void await_end_of_work() const { watch_->await_end_of_work(); }
   bool waits_on_host() const noexcept { return options_.error_mode == nccl_error_mode::blocking_wait; }
 
   /// Refuses what the device cannot reach, before NCCL would fault on it.
@@ -413,7 +393,7 @@ class nccl {
   template <class F>
   void group(F&& f) {
     mark last;
-    await_room();
+    watch_->await_room();
     {
       const operation here(*this);
       grouped(detail::deadline_after(timeout_), [&] {
@@ -421,10 +401,10 @@ class nccl {
         issue_messages();
       });
       if (depth_ > 0) return;
-      for (const unreached& each : std::exchange(deferred_, {})) {
-        reach(each.place, each.print, each.until);
-        streams_->lead_caller(*each.place);
-        last = each.place;
+      for (const detail::issued_operation& each : std::exchange(deferred_, {})) {
+        reach(each);
+        streams_->lead_caller(*each.end);
+        last = each.end;
       }
     }
     if (last && waits_on_host() && !await(last, detail::deadline_after(timeout_))) throw deadline_passed();
@@ -471,12 +451,6 @@ class nccl {
     std::size_t bytes;
     int peer;
   };
-  /// What the watch waits for. Without an operation in its print it is a group of messages.
-  struct unreached {
-    mark place;
-    fingerprint print;
-    deadline until;
-  };
 
   /// NCCL's own type has no name, at which nvcc 13.0 fails in a vector of them.
   struct named_id {
@@ -502,12 +476,6 @@ class nccl {
         {failure_kind::revoked, rank(), detail::text("rank ", rank(), " could not set up NCCL: ", why)});
   }
 
-  void give_up_pending() {
-    control_->abort({failure_kind::timeout, rank(),
-                     detail::text("rank ", rank(), " left with operations that did not finish within ",
-                                  detail::text_of(timeout_))});
-  }
-
   void throw_if_failed() const {
     if (control_->failed()) throw group_failed(control_->cause());
   }
@@ -523,7 +491,7 @@ class nccl {
     try {
       handle_.complete(result, call, until, [this] { throw_if_failed(); });
     } catch (const resource_error& error) {
-      give_control_plane_time();  // it knows who was lost; NCCL does not
+      watch_->await_cause();
       throw_if_failed();
       fail(error.what());
     }
@@ -575,7 +543,7 @@ class nccl {
       const std::lock_guard lock(issuing_);
       if (collected_.empty()) return;
     }
-    await_room();
+    watch_->await_room();
     const operation now(*this);
   }
   void issue_messages() {
@@ -592,44 +560,24 @@ class nccl {
           receive_in_group(each.to, each.bytes, each.peer);
       }
     });
-    reach(end, {}, until);
+    reach({end, {}, until});
   }
 
   /// Inside a group a wait has nothing to wait for yet.
   bool is_over(const mark& place) {
     const std::lock_guard lock(issuing_);
-    if (control_->failed()) note_what_is_reached();
-    if (is_cut_short_ && !place->found_reached()) throw group_failed(control_->cause());
+    watch_->refuse_cut_short(*place);
     return place->is_reached() || (!place->is_recorded() && depth_ > 0);
   }
 
-  /// A stream holds so many operations and no more: who runs ahead of its device would block in CUDA, where
-  /// no failure reaches it.
-  void await_room() {
-    for (;;) {
-      throw_if_failed();
-      {
-        const std::lock_guard lock(watch_mutex_);
-        if (unreached_.size() >= most_ahead) forget_reached();
-        if (unreached_.size() < most_ahead) return;
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-  }
-
   /// Puts the mark on the internal stream: now, or when the group ends.
-  void reach(const mark& place, const fingerprint& print, deadline until) {
+  void reach(const detail::issued_operation& issued) {
     if (depth_ > 0) {
-      deferred_.push_back({place, print, until});
+      deferred_.push_back(issued);
       return;
     }
-    place->record(streams_->internal(), streams_->is_capturing());
-    if (place->is_captured()) return;
-    {
-      const std::lock_guard lock(watch_mutex_);
-      unreached_.push_back({place, print, until});
-    }
-    woken_.notify_all();
+    issued.end->record(streams_->internal(), streams_->is_capturing());
+    if (!issued.end->is_captured()) watch_->add(issued);
   }
 
   // Each rank hears, by way of others, from all: as the dissemination barrier. The control plane's messages
@@ -664,148 +612,7 @@ class nccl {
     }
   }
 
-  // The watch: a thread that ends what would not end by itself.
-
-  void wake_watch() {
-    { const std::lock_guard lock(watch_mutex_); }
-    woken_.notify_all();
-  }
-
-  void watch() {
-    const detail::relaxed_capture relaxed;
-    static_cast<void>(cudaSetDevice(options_.device));
-    for (;;) {
-      {
-        std::unique_lock lock(watch_mutex_);
-        woken_.wait(lock, [&] { return stopping_ || !unreached_.empty() || control_->failed(); });
-        if (!control_->failed())
-          woken_.wait_for(lock, pause, [&] { return stopping_ || control_->failed(); });
-        if (stopping_) return;
-      }
-      try {
-        look();
-      } catch (const resource_error& error) {
-        control_->abort({failure_kind::revoked, rank(), detail::text("rank ", rank(), ": ", error.what())});
-      }
-      if (control_->failed()) return cut_short();
-    }
-  }
-
-  /// Ends what is on the device.
-  void cut_short() noexcept {
-    ncclComm_t ending = nullptr;
-    {
-      const std::lock_guard lock(issuing_);
-      note_what_is_reached();
-      ending = handle_.release();
-    }
-    if (ending == nullptr) return;
-    std::this_thread::sleep_for(time_to_be_told);
-    detail::nccl_handle::abort(ending);
-    has_ended_ = true;
-  }
-
-  /// Once the group has failed. What is reached by now is good. What ends from here on is not: where one rank
-  /// ends its part, others may see theirs end, with numbers that are none. So nobody ends anything before all
-  /// have been told.
-  void note_what_is_reached() noexcept {
-    if (std::exchange(is_cut_short_, true)) return;
-    should_end_by_ = std::chrono::steady_clock::now() + time_to_end;
-    try {
-      const std::lock_guard lock(watch_mutex_);
-      for (const unreached& each : unreached_) static_cast<void>(each.place->is_reached());
-    } catch (const resource_error&) {  // of the device
-    }
-  }
-
-  /// Under watch_mutex_.
-  void forget_reached() {
-    while (!unreached_.empty() && unreached_.front().place->is_reached()) unreached_.pop_front();
-  }
-
-  void look() {
-    unreached first;
-    {
-      const std::lock_guard lock(watch_mutex_);
-      forget_reached();
-      if (unreached_.empty()) return;
-      first = unreached_.front();
-    }
-    if (const ncclResult_t result = nccl_error(); result != ncclSuccess) {
-      give_control_plane_time();
-      throw resource_error(detail::nccl_error_text(result, "NCCL", nullptr));
-    }
-    look_for_leavers(first.print);
-    look_for_mismatch(first.print);
-    if (std::chrono::steady_clock::now() < first.until) return;
-    const auto ranks = control_->survey(std::chrono::steady_clock::now() + survey_time);
-    if (first.print.op != collective::none) {
-      control_->abort(describe_timeout(first.print, ranks, timeout_));
-    } else {
-      control_->abort(
-          {failure_kind::timeout, -1,
-           detail::text("messages of rank ", rank(), " did not finish within ", detail::text_of(timeout_))});
-    }
-  }
-
-  /// Who left before it came to the collective will not bring it about. (Who left later has seen it done.)
-  void look_for_leavers(const fingerprint& waiting) {
-    const auto now = std::chrono::steady_clock::now();
-    if (now < next_look_for_leavers_) return;
-    next_look_for_leavers_ = now + leavers_pause;
-    const auto ranks = control_->survey(now);  // what is known here
-    for (int r = 0; r < size(); ++r) {
-      const rank_state& state = ranks[static_cast<std::size_t>(r)];
-      if (state.is != rank_state::presence::left || state.last.sequence >= waiting.sequence) continue;
-      control_->abort(
-          {failure_kind::peer_lost, r,
-           detail::text("rank ", r, " left the group while rank ", rank(), " was waiting for it")});
-    }
-  }
-
-  /// What is pending for long may be another collective than this rank's: nothing else tells where calls are
-  /// not compared.
-  void look_for_mismatch(const fingerprint& waiting) {
-    const auto now = std::chrono::steady_clock::now();
-    if (std::exchange(looked_at_, waiting.sequence) != waiting.sequence) next_survey_ = now + patience;
-    if (now < next_survey_ || waiting.op == collective::none) return;
-    next_survey_ = now + patience;
-    auto ranks = control_->survey(now + survey_time);
-    ranks[static_cast<std::size_t>(rank())].last = waiting;
-    const failure found = describe_mismatch(ranks);
-    if (found.rank >= 0) control_->abort(found);
-  }
-
-  /// Nothing while another thread is in NCCL, which hears of errors itself.
-  ncclResult_t nccl_error() {
-    const std::unique_lock lock(issuing_, std::try_to_lock);
-    return lock.owns_lock() ? handle_.error() : ncclSuccess;
-  }
-
-  void give_control_plane_time() const {
-    const deadline until = std::chrono::steady_clock::now() + survey_time;
-    while (!control_->failed() && std::chrono::steady_clock::now() < until)
-      std::this_thread::sleep_for(pause);
-  }
-
-  void await_last() noexcept {
-    const deadline until = detail::deadline_after(timeout_);
-    for (;;) {
-      {
-        const std::lock_guard lock(watch_mutex_);
-        if (unreached_.empty()) return;
-      }
-      if (control_->failed() || std::chrono::steady_clock::now() > until) return;
-      std::this_thread::sleep_for(pause);
-    }
-  }
-
   static constexpr std::uint64_t sample = 32;
-  static constexpr std::chrono::milliseconds pause{2};
-  static constexpr std::chrono::milliseconds survey_time{1000}, leavers_pause{100}, patience{1000};
-  /// Much longer than a failure takes to be known everywhere.
-  static constexpr std::chrono::milliseconds time_to_be_told{100}, time_to_end{1000};
-  static constexpr std::size_t most_ahead = 128;  // operations, each of a few entries in streams of 1024
 
   options options_;
   const std::chrono::milliseconds timeout_;
@@ -818,21 +625,12 @@ class nccl {
   const std::shared_ptr<detail::nccl_windows> windows_ = std::make_shared<detail::nccl_windows>();
   std::recursive_mutex& issuing_ = windows_->mutex();  // guards the next ones, and NCCL
   detail::nccl_handle handle_;
-  bool is_cut_short_ = false;
-  std::atomic<bool> has_ended_{false};  // what was on the device then
-  std::atomic<deadline> should_end_by_{deadline::max()};
-  int depth_ = 0;                    // of groups
-  std::vector<unreached> deferred_;  // of the group that is open
+  int depth_ = 0;                                   // of groups
+  std::vector<detail::issued_operation> deferred_;  // of the group that is open
   std::vector<collected> collected_;
   mark collected_end_;
 
-  std::mutex watch_mutex_;  // guards the next two
-  std::deque<unreached> unreached_;
-  bool stopping_ = false;
-  std::condition_variable woken_;
-  deadline next_look_for_leavers_ = {}, next_survey_ = {};  // the watch's own, and the next
-  std::uint64_t looked_at_ = 0;                             // the oldest collective pending
-  std::unique_ptr<detail::joining_thread> watch_;
+  std::optional<detail::nccl_watch<tcp>> watch_;
 };
 
 static_assert(transport<nccl>);
