@@ -116,6 +116,10 @@ class Host:
         for cable in self._cables:
             system("ip", "link", "set", cable, "down")
 
+    def mend(self):
+        for cable in self._cables:
+            system("ip", "link", "set", cable, "up")
+
     def forget(self, other):
         """What is sent to the other from here on gets lost."""
         for address in (other.ipv4, other.ipv6):

@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import sys
+import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "hosts"))
 import hosts  # noqa: E402
@@ -84,6 +85,16 @@ class NodesOnHosts(LaunchCase):
         self.finish(jobs[:2], 1, 1)
         for job in jobs[:2]:
             self.assertIn("lost node 2: ddpp-run on c", job.errors)
+
+    def test_short_silence_of_the_host_that_serves(self):
+        jobs = self.start("sh", "-c", 'echo ready; until [ -e "$TMPDIR/go" ]; do sleep 0.1; done')
+        for i, job in enumerate(jobs):
+            job.read_until(f"[{i}] ready")
+        self.network.hosts[1].cut()
+        time.sleep(10)
+        self.network.hosts[1].mend()
+        (self.folder / "go").touch()
+        self.finish(jobs, 0, 0, 0)
 
     if FULL:  # a host that says nothing is missed after 30 s
         def test_host_that_is_cut_off(self):

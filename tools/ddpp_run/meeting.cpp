@@ -3,6 +3,8 @@
 
 #include <ddpp/detail/resolve.hpp>
 #include <ddpp/detail/secret.hpp>
+#include <ddpp/detail/socket.hpp>
+#include <ddpp/detail/text.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/tcp_store.hpp>
 
@@ -25,6 +27,7 @@ constexpr std::chrono::milliseconds first_attempt = 500ms, longest_attempt = 4s;
 constexpr auto pause = 50ms;
 
 std::string key(const char* name, int number) { return name + std::string("/") + std::to_string(number); }
+std::string key(const char* name, int number, int of) { return key(name, number) + "/" + std::to_string(of); }
 std::string alive(const std::string& token) { return "alive/" + token; }
 
 std::string host_name() {
@@ -57,12 +60,31 @@ std::string list(const std::vector<std::string>& names) {
 }  // namespace
 
 template <class F>
-auto meeting::guarded(F&& call) {
+auto meeting::ask(F&& call) -> std::optional<decltype(call())> {
+  const auto begin = clock::now();
   try {
-    return call();
+    auto answer = call();
+    silent_since_.reset();
+    return answer;
+  } catch (const ddpp::timeout_error& e) {
+    if (!silent_since_) silent_since_ = begin;
+    if (clock::now() - *silent_since_ >= ddpp::detail::longest_silence)
+      fail(ddpp::detail::text("it is silent: ", e.what()));
+    return std::nullopt;
   } catch (const ddpp::error& e) {
-    throw meeting_failed("lost the node that serves " + where(*todo_.meeting) + ": " + e.what());
+    fail(e.what());
   }
+}
+
+template <class F>
+auto meeting::insist(F&& call) {
+  for (;;) {
+    if (auto answer = ask(call)) return *answer;
+  }
+}
+
+void meeting::fail(const std::string& why) const {
+  throw meeting_failed("lost the node that serves " + where(*todo_.meeting) + ": " + why);
 }
 
 meeting::meeting(const plan& todo, const std::function<void()>& interrupt) : todo_(todo) {
@@ -229,28 +251,39 @@ void meeting::give_up() {
   throw meeting_failed(why);
 }
 
+bool meeting::set(const std::string& key, const std::string& value) {
+  store_->set(key, value);
+  return true;
+}
+
+std::optional<std::string> meeting::value(const std::string& key) {
+  if (!store_->check({key})) return std::nullopt;
+  return store_->get(key);
+}
+
 void meeting::set_place(int attempt, const meeting_place& place) {
-  guarded([&] { store_->set(key("place", attempt), nlohmann::json(place).dump()); });
+  insist([&] { return set(key("place", attempt), nlohmann::json(place).dump()); });
 }
 
 std::optional<meeting_place> meeting::place(int attempt) {
-  return guarded([&]() -> std::optional<meeting_place> {
-    if (!store_->check({key("place", attempt)})) return std::nullopt;
-    return nlohmann::json::parse(store_->get(key("place", attempt))).get<meeting_place>();
-  });
+  const auto encoded = ask([&] { return value(key("place", attempt)); }).value_or(std::nullopt);
+  if (!encoded) return std::nullopt;
+  return nlohmann::json::parse(*encoded).get<meeting_place>();
 }
 
 job_failure meeting::announce(int attempt, const job_failure& failure) {
-  return guarded(
-      [&] { return decode_failure(store_->compare_set(key("failure", attempt), "", encode(failure))); });
+  const auto call = [&] { return store_->compare_set(key("failure", attempt), "", encode(failure)); };
+  if (failure.is_final) return decode_failure(ask(call).value_or(encode(failure)));
+  return decode_failure(insist(call));
 }
 
 std::optional<job_failure> meeting::failure(int attempt) {
-  return guarded([&]() -> std::optional<job_failure> {
-    if (store_->serves()) find_lost_nodes(attempt);
-    if (!store_->check({key("failure", attempt)})) return std::nullopt;
-    return decode_failure(store_->get(key("failure", attempt)));
-  });
+  const auto encoded = ask([&] {
+                         if (store_->serves()) find_lost_nodes(attempt);
+                         return value(key("failure", attempt));
+                       }).value_or(std::nullopt);
+  if (!encoded) return std::nullopt;
+  return decode_failure(*encoded);
 }
 
 void meeting::find_lost_nodes(int attempt) {
@@ -268,18 +301,20 @@ void meeting::find_lost_nodes(int attempt) {
 }
 
 void meeting::set_done(int attempt) {
-  guarded([&] { store_->add(key("done", attempt), 1); });
+  insist([&] { return set(key("done", attempt, node_), ""); });
 }
 
 bool meeting::all_done(int attempt) {
-  return guarded([&] { return store_->add(key("done", attempt), 0) == todo_.nodes; });
+  std::vector<std::string> all;
+  for (int node = 0; node < todo_.nodes; ++node) all.push_back(key("done", attempt, node));
+  return ask([&] { return store_->check(all); }).value_or(false);
 }
 
 void meeting::leave(std::chrono::milliseconds limit) {
   const auto until = clock::now() + limit;
   alive_.reset();
   if (!store_ || !store_->serves()) return;
-  guarded([&] {
+  ask([&] {
     store_->compare_set("over", "", "the job is over");
     const auto is_there = [&](int node) { return is_taken(node); };
     for (int node = 0; node < todo_.nodes && clock::now() < until;) {
@@ -288,6 +323,7 @@ void meeting::leave(std::chrono::milliseconds limit) {
       else
         std::this_thread::sleep_for(pause);
     }
+    return true;
   });
 }
 

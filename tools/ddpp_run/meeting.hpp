@@ -42,12 +42,13 @@ struct meeting_place {
 };
 
 /// Not thread-safe. After construction every function throws `meeting_failed` when the node that serves the
-/// store has gone.
+/// store has gone, or has been silent for 30 s. While it is silent questions are answered with no, after some
+/// seconds, and what changes something blocks.
 ///
 /// Keys: "job", "nodes" what all must agree on; "node/<n>" the token of the start that is node n;
 /// "info/<token>" its node_info; "alive/<token>" held by it; "roster" all in order, set once; "over" why
 /// there will be no job, or none any more; "place/<attempt>", "failure/<attempt>" (the first),
-/// "done/<attempt>" how many nodes' ranks are.
+/// "done/<attempt>/<n>" that node n's ranks are.
 class meeting {
  public:
   /// Blocks until all nodes have come, at most todo.meeting_timeout. `interrupt` is called often and may
@@ -63,7 +64,8 @@ class meeting {
   void set_place(int attempt, const meeting_place& place);
   std::optional<meeting_place> place(int attempt);
 
-  /// Makes this the attempt's failure unless there is one. Returns the one that counts.
+  /// Makes this the attempt's failure unless there is one. Returns the one that counts: this, too, where it
+  /// is final and nobody answers.
   job_failure announce(int attempt, const job_failure& failure);
   /// Also finds nodes that have gone, on the node that serves.
   std::optional<job_failure> failure(int attempt);
@@ -88,8 +90,15 @@ class meeting {
   std::string missing_nodes();
   [[noreturn]] void give_up();
   void find_lost_nodes(int attempt);
+  bool set(const std::string& key, const std::string& value);
+  std::optional<std::string> value(const std::string& key);
+  /// Empty where the node that serves has not answered, but has not been silent for long enough to be lost.
   template <class F>
-  auto guarded(F&& call);
+  auto ask(F&& call) -> std::optional<decltype(call())>;
+  /// Calls again until it answers: what is called may be done twice.
+  template <class F>
+  auto insist(F&& call);
+  [[noreturn]] void fail(const std::string& why) const;
 
   const plan& todo_;
   node_info self_;
@@ -99,6 +108,7 @@ class meeting {
   std::shared_ptr<ddpp::tcp_store> store_;
   std::shared_ptr<void> alive_;
   clock::time_point next_look_ = {};
+  std::optional<clock::time_point> silent_since_ = {};  ///< the node that serves
 };
 
 }  // namespace launcher
