@@ -44,6 +44,16 @@ rlimit raise_limit_of_files() {
   return before;
 }
 
+/// Before the first rank is started, as some would have to be ended again.
+void check_limit_of_files(int ranks) {
+  rlimit now{};
+  const auto needed = static_cast<rlim_t>(64 + 8 * ranks);  // pipes, a handle, connections to the store
+  if (::getrlimit(RLIMIT_NOFILE, &now) != 0 || now.rlim_cur >= needed) return;
+  throw ddpp::resource_error(
+      text(ranks, " ranks on this node need ", needed, " open files, and no more than ", now.rlim_cur,
+           " are allowed: raise the hard limit (ulimit -Hn; LimitNOFILE of a service)"));
+}
+
 /// A port that nobody else is given, but a program that rank 0 starts can listen on, if it reuses addresses,
 /// as nearly all do.
 class reserved_port {
@@ -116,6 +126,7 @@ class node {
 
  private:
   void come_together() {
+    check_limit_of_files(todo_.local_ranks);
     if (todo_.nodes == 1) {
       ddpp::detail::ensure_job_secret();
     } else {
