@@ -74,6 +74,16 @@ TEST_CASE("tcp: one rank needs no store") {
   CHECK(alone.survey(soon()).size() == 1);
 }
 
+TEST_CASE("tcp: one rank that fails has nobody's ruling to wait for") {
+  const auto until = std::chrono::steady_clock::now() + 30s;
+  for (int i = 0; i < 60; ++i) {
+    tcp alone(bootstrap_of(0, 1, nullptr), {});
+    alone.abort({ddpp::failure_kind::revoked, 0, "enough"});
+    CHECK(alone.cause().text == "enough");
+  }
+  CHECK(std::chrono::steady_clock::now() < until);
+}
+
 TEST_CASE("tcp: a rank that is killed at rest is missed by all who wait, whoever it is") {
   for (const int victim : {0, 1, 2}) {
     kill_one(

@@ -156,7 +156,10 @@ class tcp_link final : public message_link {
     if (parked_.load()) wake_.set();
   }
 
-  failure spread(const failure& cause) override { return control_.spread(cause); }
+  failure spread(const failure& cause) override {
+    const bool is_alone = connections_.size() == 1;  // with nobody to rule
+    return is_alone ? cause : control_.spread(cause);
+  }
   void investigate(message_engine&, const suspicion& found) override {
     control_.investigate(found.peer, found.mine, found.theirs);
   }
