@@ -40,9 +40,14 @@ namespace ddpp {
 /// The control plane is the outer one, of all ranks: what fails the ranks of one host is told to all with
 /// their numbers in the whole group, and what fails the group ends what its ranks do inside their hosts.
 template <transport Inner, transport Outer>
-requires has_control_plane<Inner> && has_control_plane<Outer> && has_failure_listener<Outer>
 class hierarchical {
-  static_assert(Inner::memory == Outer::memory, "ddpp: hierarchical joins transports of one kind of memory");
+  static_assert(
+      Inner::memory == memory_space::host && Outer::memory == memory_space::host,
+      "ddpp: hierarchical joins transports of host memory; on devices use nccl for all ranks, which "
+      "knows the links inside a host and between hosts by itself");
+  static_assert(has_control_plane<Inner> && has_control_plane<Outer> && has_failure_listener<Outer>,
+                "ddpp: both of hierarchical's transports need a control plane, and the outer one an "
+                "on_failure; see ddpp/concepts.hpp");
 
  public:
   struct options {
