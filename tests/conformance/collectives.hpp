@@ -330,3 +330,31 @@ CASE_WHERE(!ddpp::has_stream_order<transport>,
     EXPECT(x[999] == 2);
   });
 }
+
+CASE_WHERE(ddpp::runs_algorithms<transport>, "ring: long and uneven blocks, which go around in slices") {
+  on_ranks(3, [](auto& comm) {
+    const auto rank = static_cast<std::size_t>(comm.rank());
+    const std::size_t segment = ddpp::detail::segment_length<transport>(sizeof(std::int64_t));
+    const std::vector<std::size_t> sizes{5 * segment + 3, segment / 2, 4 * segment};
+    const std::size_t total = sizes[0] + sizes[1] + sizes[2];
+    const std::size_t offset = std::accumulate(sizes.begin(), sizes.begin() + comm.rank(), std::size_t{0});
+    const auto expected = elements(0, total);
+    const algorithms::ring ring;
+
+    std::vector<std::int64_t> whole(total, -1);
+    ddpp::all_gather_v(comm, std::span(expected).subspan(offset, sizes[rank]), whole, sizes, ring);
+    EXPECT(whole == expected);
+
+    whole = elements(comm.rank(), total);
+    std::vector<std::int64_t> piece(sizes[rank], -1);
+    ddpp::reduce_scatter_v(comm, whole, piece, sizes, ddpp::sum, ring);
+    for (std::size_t i = 0; i < piece.size(); ++i) EXPECT(piece[i] == sum_of_elements(3, offset + i));
+    const auto own = std::span(whole).subspan(offset, sizes[rank]);
+    ddpp::reduce_scatter_v(comm, whole, own, sizes, ddpp::sum, ring);
+    EXPECT(std::ranges::equal(own, piece));
+
+    whole = elements(comm.rank(), total);
+    ddpp::all_reduce(comm, whole, ddpp::sum, ring);
+    for (std::size_t i = 0; i < total; ++i) EXPECT(whole[i] == sum_of_elements(3, i));
+  });
+}

@@ -89,6 +89,31 @@ struct segment {
       : offset(std::min(index * length, block_size)), count(std::min(length, block_size - offset)) {}
 };
 
+/// Of each block of a partition the elements from index * length on, `length` at most.
+class partition_slice {
+ public:
+  partition_slice(const partition& blocks, std::size_t index, std::size_t length) noexcept
+      : blocks_(blocks), index_(index), length_(length) {}
+
+  std::size_t offset(int block) const noexcept { return blocks_.offset(block) + part_of(block).offset; }
+  std::size_t size(int block) const noexcept { return part_of(block).count; }
+  int parts() const noexcept { return blocks_.parts(); }
+
+ private:
+  segment part_of(int block) const noexcept { return {index_, length_, blocks_.size(block)}; }
+
+  partition blocks_;
+  std::size_t index_, length_;
+};
+
+/// Elements in the longest block of a partition or of a slice.
+template <class Blocks>
+std::size_t longest_block(const Blocks& blocks) noexcept {
+  std::size_t longest = 0;
+  for (int block = 0; block < blocks.parts(); ++block) longest = std::max(longest, blocks.size(block));
+  return longest;
+}
+
 inline std::size_t segments_in(std::size_t block_size, std::size_t length) noexcept {
   return block_size / length + (block_size % length != 0);
 }
