@@ -336,7 +336,7 @@ class Output(LaunchCase):
         self.assertEqual(job.output.count(" 64\n"), 60)
         job = self.run_job(["sh", "-c", 'ulimit -n 64; exec "$0" "$@"', *run("--nproc-per-node", 60, "sleep", "600")])
         self.assert_ended(job, 1)
-        self.assertIn("60 ranks on this node need 544 open files, and no more than 64 are allowed", job.errors)
+        self.assertIn("60 ranks here need 272 open files, and no more than 64 are allowed", job.errors)
 
     def test_no_file_is_left(self):
         self.run_job(run("--nproc-per-node", 2, "true"), {"TMPDIR": str(self.folder)})

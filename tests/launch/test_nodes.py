@@ -76,13 +76,19 @@ class Nodes(LaunchCase):
             return False
 
     def two_of_one_number(self, nodes):
-        """Starts node 1 twice. One is refused; returns the other, which has come for sure then."""
-        twins = [self.start("--node-rank", 1, RANK, nodes=nodes) for _ in range(2)]
-        wait_until(lambda: any(job.process.poll() is not None for job in twins), lambda: "none is refused")
-        refused, other = sorted(twins, key=lambda job: job.process.returncode is None)
-        self.finish([refused], 1)
-        self.assertIn("this node has come twice: node 1 is", refused.errors)
-        return other
+        """Starts node 1 twice. One is refused; returns the other, which has come for sure then, while the store stays
+        where it is: if it was the refused one's, all over again."""
+        here = self.start("--node-rank", 1, RANK, nodes=nodes)
+        while True:
+            wait_until(self.listens, lambda: "nobody listens")
+            twins = [here, self.start("--node-rank", 1, RANK, nodes=nodes)]
+            wait_until(lambda: any(job.process.poll() is not None for job in twins), lambda: "none is refused")
+            refused, other = sorted(twins, key=lambda job: job.process.returncode is None)
+            self.finish([refused], 1)
+            self.assertIn("this node has come twice: node 1 is", refused.errors)
+            if other is here:
+                return other
+            here = other
 
     def test_second_of_a_number_is_refused(self):
         other = self.two_of_one_number(nodes=2)

@@ -148,7 +148,10 @@ std::optional<job_failure> attempt::run() {
     job_failure lost;
     lost.node = setting_.node;
     lost.message = e.what();
-    if (!failure_) failure_ = lost;
+    if (failure_)
+      setting_.screen.say(lost.message);
+    else
+      failure_ = lost;
     failure_->is_final = true;
   }
   wind_down();
@@ -245,9 +248,8 @@ void attempt::ask_others() {
 bool attempt::all_have_finished() {
   if (ranks_.running() > 0) return false;
   if (!setting_.others) return true;
-  if (!announced_done_) setting_.others->set_done(number_);
-  announced_done_ = true;
-  return setting_.others->all_done(number_);
+  announced_done_ = announced_done_ || setting_.others->set_done(number_);
+  return announced_done_ && setting_.others->all_done(number_);
 }
 
 bool attempt::is_rank(pid_t process) const {
@@ -311,6 +313,7 @@ void attempt::wind_down() {
     if (is_rank_failure) wait_for_others_to_fail();
   } catch (const meeting_failed& e) {
     setting_.screen.say(e.what());
+    failure_->is_final = true;
   }
   if (setting_.kept() && something_runs()) {
     send_to_all(ending_signal_);

@@ -34,6 +34,9 @@ struct told_to_end {
   int signal;
 };
 
+/// Others may be silent for so long and come back to hear that all has ended well.
+constexpr auto longest_absence = ddpp::detail::longest_silence + 10s;
+
 /// This process needs several descriptors per rank. Returns what was allowed before.
 rlimit raise_limit_of_files() {
   rlimit before{};
@@ -45,12 +48,12 @@ rlimit raise_limit_of_files() {
 }
 
 /// Before the first rank is started, as some would have to be ended again.
-void check_limit_of_files(int ranks) {
+void check_limit_of_files(int ranks, int connections) {
   rlimit now{};
-  const auto needed = static_cast<rlim_t>(64 + 8 * ranks);  // pipes, a handle, connections to the store
+  const auto needed = static_cast<rlim_t>(32 + 3 * ranks + connections);
   if (::getrlimit(RLIMIT_NOFILE, &now) != 0 || now.rlim_cur >= needed) return;
   throw ddpp::resource_error(
-      text(ranks, " ranks on this node need ", needed, " open files, and no more than ", now.rlim_cur,
+      text(ranks, " ranks here need ", needed, " open files, and no more than ", now.rlim_cur,
            " are allowed: raise the hard limit (ulimit -Hn; LimitNOFILE of a service)"));
 }
 
@@ -111,7 +114,7 @@ class node {
     try {
       come_together();
       const int status = run_attempts();
-      if (others_) others_->leave(2 * todo_.grace + 10s);
+      if (others_) others_->leave(status == 0 ? longest_absence : 2 * todo_.grace + 10s);
       screen_.give_up();
       return status;
     } catch (const told_to_end& told) {
@@ -126,7 +129,6 @@ class node {
 
  private:
   void come_together() {
-    check_limit_of_files(todo_.local_ranks);
     if (todo_.nodes == 1) {
       ddpp::detail::ensure_job_secret();
     } else {
@@ -139,6 +141,7 @@ class node {
         setting_.world_size += others_->nodes()[i].local_ranks;
       }
     }
+    check_limit_of_files(todo_.local_ranks, setting_.node == 0 ? setting_.world_size : 0);
     if (todo_.local_ranks > 1 && !std::getenv("OMP_NUM_THREADS"))
       screen_.say(text("OMP_NUM_THREADS is not set: each of the ", todo_.local_ranks, " ranks here gets 1"));
     if (!todo_.log_dir.empty() || todo_.redirects.any() || todo_.tees.any())
@@ -158,7 +161,7 @@ class node {
   std::optional<job_failure> run_attempt(int number) {
     std::optional<served_place> here;
     if (setting_.node == 0) here.emplace(todo_, others_ ? others_->address() : "127.0.0.1");
-    if (here && others_) others_->set_place(number, here->place());
+    while (here && others_ && !others_->set_place(number, here->place())) throw_if_told_to_end();
     attempt ranks(setting_, number, here ? here->place() : place_of_node_0(number));
     if (here) here->serve();
     return ranks.run();

@@ -25,9 +25,12 @@ using namespace std::chrono_literals;
 constexpr auto answer_time = 5s;  ///< of the store, once connected
 constexpr std::chrono::milliseconds first_attempt = 500ms, longest_attempt = 4s;  ///< to connect
 constexpr auto pause = 50ms;
+constexpr auto rest = 1s;  ///< between questions that nobody answers: the job has other things to look at
 
 std::string key(const char* name, int number) { return name + std::string("/") + std::to_string(number); }
-std::string key(const char* name, int number, int of) { return key(name, number) + "/" + std::to_string(of); }
+std::string key(const char* name, int number, int node) {
+  return key(name, number) + "/" + std::to_string(node);
+}
 std::string alive(const std::string& token) { return "alive/" + token; }
 
 std::string host_name() {
@@ -62,7 +65,9 @@ std::string list(const std::vector<std::string>& names) {
 template <class F>
 auto meeting::ask(F&& call) -> std::optional<decltype(call())> {
   const auto begin = clock::now();
+  if (begin < next_try_) return std::nullopt;
   try {
+    if (silent_since_ && !store_->check({"info/" + self_.token})) fail("another job is served there now");
     auto answer = call();
     silent_since_.reset();
     return answer;
@@ -70,16 +75,10 @@ auto meeting::ask(F&& call) -> std::optional<decltype(call())> {
     if (!silent_since_) silent_since_ = begin;
     if (clock::now() - *silent_since_ >= ddpp::detail::longest_silence)
       fail(ddpp::detail::text("it is silent: ", e.what()));
+    next_try_ = clock::now() + rest;
     return std::nullopt;
   } catch (const ddpp::error& e) {
     fail(e.what());
-  }
-}
-
-template <class F>
-auto meeting::insist(F&& call) {
-  for (;;) {
-    if (auto answer = ask(call)) return *answer;
   }
 }
 
@@ -252,8 +251,11 @@ void meeting::give_up() {
 }
 
 bool meeting::set(const std::string& key, const std::string& value) {
-  store_->set(key, value);
-  return true;
+  return ask([&] {
+           store_->set(key, value);
+           return true;
+         })
+      .has_value();
 }
 
 std::optional<std::string> meeting::value(const std::string& key) {
@@ -261,8 +263,8 @@ std::optional<std::string> meeting::value(const std::string& key) {
   return store_->get(key);
 }
 
-void meeting::set_place(int attempt, const meeting_place& place) {
-  insist([&] { return set(key("place", attempt), nlohmann::json(place).dump()); });
+bool meeting::set_place(int attempt, const meeting_place& place) {
+  return set(key("place", attempt), nlohmann::json(place).dump());
 }
 
 std::optional<meeting_place> meeting::place(int attempt) {
@@ -271,10 +273,11 @@ std::optional<meeting_place> meeting::place(int attempt) {
   return nlohmann::json::parse(*encoded).get<meeting_place>();
 }
 
-job_failure meeting::announce(int attempt, const job_failure& failure) {
-  const auto call = [&] { return store_->compare_set(key("failure", attempt), "", encode(failure)); };
-  if (failure.is_final) return decode_failure(ask(call).value_or(encode(failure)));
-  return decode_failure(insist(call));
+job_failure meeting::announce(int attempt, job_failure failure) {
+  const auto counts = ask([&] { return store_->compare_set(key("failure", attempt), "", encode(failure)); });
+  if (counts) return decode_failure(*counts);
+  failure.is_final = true;  // the others would wait for this node to start again with them, or not
+  return failure;
 }
 
 std::optional<job_failure> meeting::failure(int attempt) {
@@ -300,9 +303,7 @@ void meeting::find_lost_nodes(int attempt) {
   }
 }
 
-void meeting::set_done(int attempt) {
-  insist([&] { return set(key("done", attempt, node_), ""); });
-}
+bool meeting::set_done(int attempt) { return set(key("done", attempt, node_), ""); }
 
 bool meeting::all_done(int attempt) {
   std::vector<std::string> all;

@@ -42,8 +42,8 @@ struct meeting_place {
 };
 
 /// Not thread-safe. After construction every function throws `meeting_failed` when the node that serves the
-/// store has gone, or has been silent for 30 s. While it is silent questions are answered with no, after some
-/// seconds, and what changes something blocks.
+/// store has gone, or has been silent for 30 s at least. While it is silent nothing is known and nothing
+/// done: each function says so, some within six seconds, others at once.
 ///
 /// Keys: "job", "nodes" what all must agree on; "node/<n>" the token of the start that is node n;
 /// "info/<token>" its node_info; "alive/<token>" held by it; "roster" all in order, set once; "over" why
@@ -61,16 +61,18 @@ class meeting {
   /// By which the other nodes can reach this one.
   std::string address() const;
 
-  void set_place(int attempt, const meeting_place& place);
+  /// False where it has to be done again.
+  bool set_place(int attempt, const meeting_place& place);
   std::optional<meeting_place> place(int attempt);
 
-  /// Makes this the attempt's failure unless there is one. Returns the one that counts: this, too, where it
-  /// is final and nobody answers.
-  job_failure announce(int attempt, const job_failure& failure);
+  /// Makes this the attempt's failure unless there is one. Returns the one that counts: this, as a final one,
+  /// where nobody answers.
+  job_failure announce(int attempt, job_failure failure);
   /// Also finds nodes that have gone, on the node that serves.
   std::optional<job_failure> failure(int attempt);
 
-  void set_done(int attempt);
+  /// False where it has to be done again.
+  bool set_done(int attempt);
   bool all_done(int attempt);
 
   /// The node that serves the store waits until the others need it no more, at most so long.
@@ -92,12 +94,9 @@ class meeting {
   void find_lost_nodes(int attempt);
   bool set(const std::string& key, const std::string& value);
   std::optional<std::string> value(const std::string& key);
-  /// Empty where the node that serves has not answered, but has not been silent for long enough to be lost.
+  /// Empty where the node that serves does not answer, but has not been silent for long enough to be lost.
   template <class F>
   auto ask(F&& call) -> std::optional<decltype(call())>;
-  /// Calls again until it answers: what is called may be done twice.
-  template <class F>
-  auto insist(F&& call);
   [[noreturn]] void fail(const std::string& why) const;
 
   const plan& todo_;
@@ -109,6 +108,7 @@ class meeting {
   std::shared_ptr<void> alive_;
   clock::time_point next_look_ = {};
   std::optional<clock::time_point> silent_since_ = {};  ///< the node that serves
+  clock::time_point next_try_ = {};                     ///< meanwhile
 };
 
 }  // namespace launcher

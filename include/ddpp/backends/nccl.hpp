@@ -24,7 +24,6 @@
 #include <ddpp/failure.hpp>
 #include <ddpp/fingerprint.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -58,9 +57,8 @@ enum class nccl_checks : std::uint8_t {
 class nccl {
  public:
   struct options {
-    cudaStream_t stream =
-        nullptr;                 ///< the caller's, of this rank's device; operations come after what it holds
-    bool high_priority = false;  ///< of the internal stream
+    cudaStream_t stream = nullptr;  ///< the caller's, of this rank's device
+    bool high_priority = false;     ///< of the internal stream
     nccl_error_mode error_mode = nccl_error_mode::async_abort;
     nccl_checks checks = nccl_checks::sampled;
     int device = -1;  ///< this rank's; -1: by its number among the ranks of this host
@@ -72,7 +70,7 @@ class nccl {
 
   /// Collective over all ranks of `boot`, which meet over TCP first, as `tcp`'s do. Makes the rank's device
   /// the calling thread's current one. Blocks until all have come, until boot.deadline at most. Throws
-  /// `init_error` on all ranks if one has no device, or two have the same.
+  /// `init_error` on all ranks if one has no device or a stream of another, or two have the same.
   nccl(const bootstrap& boot, const options& settings)
       : options_(settings), timeout_(boot.timeout), control_(std::in_place, boot, tcp::options{}) {
     bool is_ready = false;

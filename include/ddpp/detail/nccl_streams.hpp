@@ -118,9 +118,11 @@ class stream_pair {
   std::shared_ptr<stream_mark> new_mark() { return std::make_shared<stream_mark>(events_); }
 
  private:
-  /// Only streams of an event's own device can record it.
+  /// Only streams of an event's own device can record it. The default ones are the current device's.
   void refuse_another_devices() {
-    if (cudaEventRecord(stream_mark(events_).event(), callers_) == cudaSuccess) return;
+    if (callers_ == nullptr || callers_ == cudaStreamLegacy || callers_ == cudaStreamPerThread) return;
+    const cudaError_t result = cudaEventRecord(stream_mark(events_).event(), callers_);
+    if (result != cudaErrorInvalidResourceHandle) return check_cuda(result, "cudaEventRecord");
     static_cast<void>(cudaGetLastError());  // or the program's next look would find it
     int device = 0;
     check_cuda(cudaGetDevice(&device), "cudaGetDevice");

@@ -2,7 +2,6 @@
 // The watch over what has been issued to a device: a thread that ends what would not end by itself.
 #pragma once
 
-#include <ddpp/agreement.hpp>
 #include <ddpp/detail/deadline.hpp>
 #include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/detail/nccl_calls.hpp>
@@ -19,6 +18,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cuda_runtime_api.h>
 #include <deque>
 #include <memory>
 #include <mutex>
