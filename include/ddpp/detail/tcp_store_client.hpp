@@ -31,10 +31,12 @@ class store_client {
 
   /// Connects, trying again until the timeout. Throws timeout_error and authentication_error.
   store_client(const std::string& host, std::uint16_t port, const credentials& known, milliseconds timeout)
-      : host_(host), port_(port), known_(known) {
+      : host_(host), port_(port), known_(known), reached_at_(host) {
     auto first = std::make_unique<pool>();
     first->idle.push_back(connect(deadline_after(timeout), when_refused::retry));
-    local_address_ = address::local_of(first->idle.back().get()).host();
+    const int fd = first->idle.back().get();
+    local_address_ = address::local_of(fd).host();
+    if (const address server = address::peer_of(fd); server.length() > 0) reached_at_ = server.host();
     pools_.store(first.release());
   }
   ~store_client() {
@@ -221,7 +223,8 @@ class store_client {
   }
 
   descriptor connect(deadline until, when_refused refused) const {
-    descriptor made = connect_and_prove(host_, port_, known_, {purpose::store, {}, -1, -1}, until, refused);
+    descriptor made =
+        connect_and_prove(reached_at_, port_, known_, {purpose::store, {}, -1, -1}, until, refused);
     expect_prompt_reader(made.get());
     return made;
   }
@@ -258,6 +261,7 @@ class store_client {
   std::string host_;
   std::uint16_t port_;
   credentials known_;
+  std::string reached_at_;  // not asked for by name again: that may block without a limit
   std::string local_address_;
   std::atomic<pool*> pools_{nullptr};
 };
