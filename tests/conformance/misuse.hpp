@@ -106,7 +106,7 @@ CASE_IF(tells_of_mismatches(), "all ranks report the same table") {
     std::vector<int> x(comm.rank() == 2 ? 8 : 9);
     const std::string text = EXPECT_THROWS(ddpp::mismatch_error, ddpp::all_reduce(comm, x));
     EXPECT(says(text, "rank 2 called something else"));
-    EXPECT(says(text, "rank 0: in all_reduce #1 (sum of 9 int32)") &&
+    EXPECT(says(text, ": in all_reduce #1 (sum of 9 int32)") &&  // of whoever came first
            says(text, "rank 2: in all_reduce #1 (sum of 8 int32)"));
   });
 }
@@ -206,7 +206,7 @@ CASE_WHERE(ddpp::has_control_plane<transport>, "who does not come is named") {
         const std::string text = EXPECT_THROWS(ddpp::timeout_error, ddpp::all_reduce(comm, x));
         EXPECT(says(text, "rank 1, rank 2 have not come"));
       },
-      1500ms);
+      3s);
 }
 
 CASE_WHERE(ddpp::runs_algorithms<transport>, "an error that nobody waited for is thrown by the next call") {

@@ -498,7 +498,7 @@ class Ends(LaunchCase):
         job = self.run_job(run("--nproc-per-node", 2, "sh", "-c",
                                f"if [ $RANK = 0 ]; then echo '{follower}' > $TORCHELASTIC_ERROR_FILE; "
                                f"touch {self.folder}/gone; exit 1; fi; "
-                               f"until [ -e {self.folder}/gone ]; do sleep 0.01; done; sleep 0.2; exit 6"))
+                               f"until [ -e {self.folder}/gone ]; do sleep 0.01; done; sleep 0.05; exit 6"))
         self.assert_ended(job, 6)
         self.assertIn("rank 1 failed first", job.errors)
 
@@ -525,7 +525,9 @@ class Restarts(LaunchCase):
 
     def test_as_often_as_asked(self):
         job = self.run_job(run("--nproc-per-node", 2, "--max-restarts", 2, "--log-dir", self.folder, "-t", "1", "sh", "-c",
-                               "echo $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; exit $((7 + TORCHELASTIC_RESTART_COUNT))"))
+                               "echo $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; "
+                               f"mark={self.folder}/said.$TORCHELASTIC_RESTART_COUNT; touch $mark.$RANK; "
+                               "until [ -e $mark.$((1 - RANK)) ]; do sleep 0.01; done; exit $((7 + TORCHELASTIC_RESTART_COUNT))"))
         self.assert_ended(job, 9)
         self.assertEqual(sorted(set(job.output.split("\n")) - {""}),
                          [f"[{rank}] {count} of 2" for rank in (0, 1) for count in range(3)])

@@ -113,10 +113,10 @@ class Nodes(LaunchCase):
         self.finish([self.start("--node-rank", 1, RANK), self.start("--node-rank", 2, RANK), waiting], 0, 0, 0)
 
     def test_missing_node_is_named(self):
-        jobs = [self.start("--node-rank", node, "--rdzv-conf", "timeout=2", "true") for node in (0, 2)]
+        jobs = [self.start("--node-rank", node, "--rdzv-conf", "timeout=5", "true") for node in (0, 2)]
         self.finish(jobs, 1, 1)
         for job in jobs:
-            self.assertRegex(job.errors, r"node 1 has not come within 2 s; there are node 0 on .*, node 2 on ")
+            self.assertRegex(job.errors, r"node 1 has not come within 5 s; there are node 0 on .*, node 2 on ")
 
     def test_nobody_serves(self):
         self.endpoint = f"192.0.2.1:{free_port()}"  # nobody's: RFC 5737
@@ -162,7 +162,7 @@ class Nodes(LaunchCase):
         follower = '{"message": {"message": "lost it", "extraInfo": {"ddpp_follows_another": "1"}}}'
         jobs = [self.start("--node-rank", node, "sh", "-c",
                            f"if [ $RANK = 1 ]; then echo '{follower}' > $TORCHELASTIC_ERROR_FILE; touch {self.folder}/gone; exit 1; fi; "
-                           f"until [ -e {self.folder}/gone ]; do sleep 0.01; done; sleep 0.2; exit 6", nodes=2) for node in (0, 1)]
+                           f"until [ -e {self.folder}/gone ]; do sleep 0.01; done; sleep 0.05; exit 6", nodes=2) for node in (0, 1)]
         self.finish(jobs, 6, 6)
 
     def test_all_start_again(self):

@@ -14,6 +14,7 @@
 #endif
 #include <doctest/doctest.h>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -73,6 +74,7 @@ std::vector<T> row(std::size_t count, int begin, int step = 1) {
 ddpp::init_options within(std::chrono::milliseconds time) {
   ddpp::init_options options;
   options.timeout = time;
+  options.init_timeout = std::chrono::seconds(60);
   return options;
 }
 
@@ -451,10 +453,26 @@ TEST_CASE("blocking_wait: a group has ended when it returns") {
   });
 }
 
+/// Its destructor waits until all of `ranks` are there.
+class leaving_together {
+ public:
+  leaving_together(std::atomic<int>& there, int ranks) : there_(there), ranks_(ranks) {}
+  leaving_together(const leaving_together&) = delete;
+  ~leaving_together() {
+    for (++there_; there_ < ranks_;) std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<int>& there_;
+  int ranks_;
+};
+
 TEST_CASE("calls wait for a device that is far behind, and hear of failures meanwhile") {
-  on_ranks<with<>>(2, [](auto& comm) {
+  std::atomic<int> leaving{0};
+  on_ranks<with<>>(2, [&](auto& comm) {
     const device_array<float> x(row(4, 1));
     const setting resting(fake_cuda::other_streams_rest);
+    const leaving_together together(leaving, comm.size());
     std::atomic<int> issued{0};
     std::vector<ddpp::work> pending;
     const std::jthread revoker([&] {
@@ -494,12 +512,12 @@ TEST_CASE("an exception in a group of operations fails the communicator, as some
 
 TEST_CASE("different calls are a mismatch on all ranks before NCCL sees them") {
   on_ranks(3, [](auto& comm) {
-    const device_array<float> x(static_cast<std::size_t>(comm.rank() == 1 ? 5 : 4));
+    const device_array<float> x(static_cast<std::size_t>(comm.rank() == 2 ? 5 : 4));
     try {
       ddpp::all_reduce(comm, x.span());
       EXPECT(false);
     } catch (const ddpp::mismatch_error& error) {
-      EXPECT(error.rank() == 1);
+      EXPECT(error.rank() == 2);  // also where one of the others is too late to be asked
     }
   });
 }
@@ -513,9 +531,8 @@ TEST_CASE("a rank that does not come: timeout on all, named, though nobody waits
         ddpp::barrier(comm);
         // From here on comparisons are rare, so the ranks that come find nobody on the device.
         if (comm.rank() != 2) {
-          auto work = ddpp::all_reduce_async(comm, x.span());
-          const std::string text =
-              support::text_of<ddpp::timeout_error>([&] { work.host_wait(); }, __FILE__, __LINE__);
+          const std::string text = support::text_of<ddpp::timeout_error>(
+              [&] { ddpp::all_reduce_async(comm, x.span()).host_wait(); }, __FILE__, __LINE__);
           EXPECT(support::says(text, "rank 2"));
         }
         // the rank that did not come hears of it at its next call
@@ -744,10 +761,11 @@ TEST_CASE("what NCCL finds broken by itself fails the group with NCCL's words") 
   on_ranks(2, [](auto& comm) {
     const device_array<float> x(4);
     ddpp::all_reduce(comm, x.span());
-    ddpp::barrier(comm);
-    const setting broken(fake_cuda::network_is_broken);
+    std::optional<setting> broken;
     support::text_of<ddpp::revoked_error>(
         [&] {
+          ddpp::barrier(comm);
+          broken.emplace(fake_cuda::network_is_broken);
           for (;;) ddpp::all_reduce_async(comm, x.span()).host_wait();
         },
         __FILE__, __LINE__);
@@ -758,7 +776,7 @@ TEST_CASE("what NCCL finds broken by itself fails the group with NCCL's words") 
 // The double sees what a backend that forgot a call would do.
 
 /// Whether the result of a copy on the caller's stream was reduced before the copy could begin.
-bool overtakes(communicator& comm) {
+bool overtakes(communicator& comm, std::chrono::milliseconds patience) {
   const device_array<float> x(row(4, 0, 0)), source(row(4, 5));
   ddpp::barrier(comm);
   bool done = false;
@@ -766,7 +784,7 @@ bool overtakes(communicator& comm) {
     const setting resting(fake_cuda::default_streams_rest);
     cudaMemcpyAsync(x.span().data(), source.span().data(), 16, cudaMemcpyDeviceToDevice, comm.stream());
     auto work = ddpp::all_reduce_async(comm, x.span());
-    done = work.wait_for(std::chrono::milliseconds(500));
+    done = work.wait_for(patience);
     ddpp::barrier(comm);
   }
   const bool right = x.values() == row(4, 10, 2);
@@ -779,10 +797,10 @@ TEST_CASE("without event waits an operation overtakes what it is to follow") {
   std::atomic<bool> overtaken{false};
   on_ranks(2, [&](auto& comm) {
     const setting broken(fake_cuda::without_event_waits);
-    if (overtakes(comm)) overtaken = true;
+    if (overtakes(comm, std::chrono::seconds(60))) overtaken = true;
   });
   CHECK(overtaken);
-  on_ranks(2, [](auto& comm) { EXPECT(!overtakes(comm)); });
+  on_ranks(2, [](auto& comm) { EXPECT(!overtakes(comm, std::chrono::milliseconds(500))); });
 }
 
 TEST_CASE("without groups opposite messages never end") {

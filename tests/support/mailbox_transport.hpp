@@ -4,6 +4,7 @@
 #pragma once
 
 #include <ddpp/concepts.hpp>
+#include <ddpp/detail/deadline.hpp>
 #include <ddpp/store.hpp>
 
 #include <condition_variable>
@@ -83,9 +84,11 @@ class mailbox_transport {
       office_ = std::make_shared<office>();
       auto* const shared = new std::shared_ptr<office>(office_);
       boot.store->set("office", std::to_string(reinterpret_cast<std::uintptr_t>(shared)));
-      for (int r = 1; r < size_; ++r) boot.store->wait({"in." + std::to_string(r)}, boot.timeout);
+      for (int r = 1; r < size_; ++r)
+        boot.store->wait({"in." + std::to_string(r)}, ddpp::detail::time_left(boot.deadline));
       delete shared;
     } else {
+      boot.store->wait({"office"}, ddpp::detail::time_left(boot.deadline));
       office_ = *reinterpret_cast<std::shared_ptr<office>*>(std::stoull(boot.store->get("office")));
       boot.store->set("in." + std::to_string(rank_), "");
     }

@@ -234,7 +234,7 @@ job_failure attempt::failure_of(std::size_t local_rank) {
   const std::string file = rank_folder(local) + "/error.json";
   read_error_file(failure, file);
   if (!setting_.todo.log_dir.empty() && std::filesystem::exists(file)) failure.error_file = file;
-  failure.last_lines = output_.last_lines(local, 200ms);
+  failure.last_lines = output_.last_lines(local, 1s);
   return failure;
 }
 

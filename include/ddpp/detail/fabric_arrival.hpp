@@ -57,16 +57,18 @@ inline void announce_arrival(fabric_memory& memory, int rank) {
   const auto did_not = [rank](const auto&... why) {
     return text("rank ", rank, ": the group did not come together: ", why...);
   };
-  if (memory.has_failed()) {
+  // Once all have come nothing keeps them: their group may have failed since.
+  const auto some_have_not_come = [&] {
+    return memory.header().attached.load(std::memory_order_seq_cst) <
+           static_cast<std::uint32_t>(memory.ranks());
+  };
+  if (memory.has_failed() && some_have_not_come()) {
     const failure cause = memory.first_failure();
     if (cause.kind == failure_kind::timeout) throw timeout_error(did_not(cause.text));
     throw init_error(did_not(cause.text));
   }
   const std::optional<int> dead = dead_rank(memory, rank);
-  if (dead &&
-      memory.header().attached.load(std::memory_order_seq_cst) < static_cast<std::uint32_t>(memory.ranks())) {
-    throw init_error(did_not("rank ", *dead, " died"));
-  }
+  if (dead && some_have_not_come()) throw init_error(did_not("rank ", *dead, " died"));
 }
 
 [[gnu::cold]] inline std::string absent_ranks(const fabric_memory& memory) {
