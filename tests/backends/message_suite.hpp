@@ -496,9 +496,14 @@ TEST_CASE("different collectives fail all ranks with a table of who called what"
   for (const bool a_message_tells : {true, false}) {
     ranks::run(4, [=](transport& t) {
       const auto mine = in_step(1, t.rank() == 2 ? ddpp::collective::barrier : ddpp::collective::all_reduce);
+      // All are asked as soon as two are known to differ: by then the others must have entered.
+      for (const int peer : {0, 1, 3}) {
+        if (t.rank() == 2) receive(t, 1, peer, 900);
+      }
       t.enter(mine);
       const int to = (t.rank() + 1) % 4, from = (t.rank() + 3) % 4;
       const ddpp::failure cause = cause_of([&] {
+        if (t.rank() != 2) send(t, bytes(1), 2, 900);
         if (a_message_tells) send(t, bytes(8), to, -1);
         receive(t, 8, from, -1);
         if (a_message_tells) receive(t, 8, from, -2);
