@@ -44,6 +44,12 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
   return count;
 }
 
+/// Until that rank is in its second collective.
+template <class C>
+void await_second_call(C& comm, std::size_t rank) {
+  while (comm.transport().survey(support::soon())[rank].last.sequence < 2) std::this_thread::sleep_for(1ms);
+}
+
 /// What happens on SIGUSR2.
 bool is_default() {
   struct sigaction action = {};
@@ -80,17 +86,21 @@ TEST_CASE("on SIGUSR2: the latest collectives and messages, and the ranks go on"
 
 TEST_CASE("on failure: every rank says why, in which operation, and only of the first failure") {
   const support::scratch_directory directory;
-  CHECK_THROWS(ddpp::launch<ddpp::shm>(3,
-                                       [&](auto& comm) {
-                                         std::vector<int> x(10);
-                                         ddpp::barrier(comm);
-                                         if (comm.rank() == 1)
-                                           ddpp::broadcast(comm, x);
-                                         else
-                                           ddpp::all_reduce(comm, x);
-                                         ddpp::barrier(comm);
-                                       },
-                                       {.timeout = 60s, .flight_recorder = directory.file("record")}));
+  CHECK_THROWS(ddpp::launch<ddpp::shm>(
+      3,
+      [&](auto& comm) {
+        std::vector<int> x(10);
+        ddpp::barrier(comm);
+        if (comm.rank() == 1) {
+          await_second_call(comm, 0);  // else it might be they who differ, or are too late to call anything
+          await_second_call(comm, 2);
+          ddpp::broadcast(comm, x);
+        } else {
+          ddpp::all_reduce(comm, x);
+        }
+        ddpp::barrier(comm);
+      },
+      {.timeout = 60s, .flight_recorder = directory.file("record")}));
   for (int rank = 0; rank < 3; ++rank) {
     const std::string written =
         content_of(directory.file("record.world.rank" + std::to_string(rank) + ".json"));
