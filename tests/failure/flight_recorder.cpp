@@ -118,7 +118,7 @@ TEST_CASE("groups have files of their own; a time-out of a message is written to
                                                 std::vector<int> x(1);
                                                 if (comm.rank() == 0) ddpp::recv(part, x, 1);
                                               },
-                                              {.timeout = 300ms, .init_timeout = 60s}),
+                                              {.timeout = 3s, .init_timeout = 60s}),
                   ddpp::error);
   ::unsetenv("DDPP_FLIGHT_RECORDER");
   std::string names;
