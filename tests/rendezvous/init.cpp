@@ -3,6 +3,7 @@
 #include <ddpp/backends/tcp.hpp>
 #include <ddpp/barrier.hpp>
 #include <ddpp/communicator.hpp>
+#include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/detail/rendezvous.hpp>
 #include <ddpp/environment.hpp>
 #include <ddpp/hash_store.hpp>
@@ -708,6 +709,18 @@ TEST_CASE("an address that is taken for a moment only") {
   leaving.join();
 }
 
+/// Until rank 1, and so rank 0, whose nonce it has read, has come there.
+void await_rank_1(const std::string& url) {
+  const auto place = ddpp::detail::init_method_parser(url).parse();
+  std::unique_ptr<ddpp::store> meeting;
+  if (place.is == ddpp::detail::init_method::kind::tcp) {
+    meeting = std::make_unique<ddpp::tcp_store>(place.host, static_cast<std::uint16_t>(place.port));
+  } else {
+    meeting = std::make_unique<ddpp::file_store>(place.path);
+  }
+  meeting->wait({meeting->get("ddpp/group") + "/rank/1"}, 60s);
+}
+
 /// Rank `victim` of three comes and is killed while rank `waiting`, in this process, waits for the third.
 /// What that is told.
 std::string told_of_death(const std::string& url, int victim, int waiting) {
@@ -719,15 +732,16 @@ std::string told_of_death(const std::string& url, int victim, int waiting) {
     }
     ::_exit(0);
   }
-  std::thread killer([&] {
-    std::this_thread::sleep_for(300ms);
+  const ddpp::detail::joining_thread killer([&] {
+    try {
+      await_rank_1(url);
+    } catch (const ddpp::error&) {  // what is told says more
+    }
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
   });
-  const std::string text = text_of<ddpp::peer_lost>(
+  return text_of<ddpp::peer_lost>(
       [&] { come_together({.init_method = url, .rank = waiting, .world_size = 3, .timeout = 60s}); });
-  killer.join();
-  return text;
 }
 
 TEST_CASE("a rank dies while the others wait: they are told at once") {
