@@ -11,6 +11,7 @@
 #include <ddpp/spawn.hpp>
 
 #include <atomic>
+#include <barrier>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -140,13 +141,15 @@ std::string scratch_path() {
   return name;
 }
 
-/// Runs f(rank) on a thread each; returns what each threw, as "type: text", or nothing.
+/// Runs f(rank) on a thread each, once all are there; returns what each threw, as "type: text", or nothing.
 template <class F>
 std::vector<std::string> on_threads(int n, F&& f) {
   std::vector<std::string> thrown(static_cast<std::size_t>(n));
   std::vector<std::thread> threads;
+  std::barrier all_here(n);
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
+      all_here.arrive_and_wait();
       std::string& mine = thrown[static_cast<std::size_t>(rank)];
       try {
         f(rank);
