@@ -772,7 +772,7 @@ TEST_CASE(
   const char* const full = std::getenv("DDPP_TEST_FULL");
   const int most = full != nullptr && *full != '\0' ? 256 : 64;
   const double few = seconds_to_start(most / 4), many = seconds_to_start(most);
-  CHECK(many < 12 * few + 2);
+  CHECK(many < 12 * few + 20);
   CHECK(many < 120);
 }
 
