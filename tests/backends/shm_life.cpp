@@ -4,6 +4,7 @@
 #include <ddpp/backends/threads.hpp>
 #include <ddpp/barrier.hpp>
 #include <ddpp/communicator.hpp>
+#include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
 #include <ddpp/file_store.hpp>
@@ -151,15 +152,12 @@ TEST_CASE("ranks that do not come are named") {
 TEST_CASE("a rank that dies while the group comes together") {
   const scratch_directory directory;
   const pid_t child = fork_child([&] { shm t(bootstrap_of(1, 3, store_in(directory)), {}); });
-  std::thread killer;
-  const std::string text = message_of<ddpp::init_error>([&] {
-    killer = std::thread([&] {
-      std::this_thread::sleep_for(300ms);
-      ::kill(child, SIGKILL);
-    });
-    shm t(bootstrap_of(0, 3, store_in(directory)), {});
+  const ddpp::detail::joining_thread killer([&] {
+    std::this_thread::sleep_for(2s);  // by then it has come
+    ::kill(child, SIGKILL);
   });
-  killer.join();
+  const std::string text =
+      message_of<ddpp::init_error>([&] { shm t(bootstrap_of(0, 3, store_in(directory)), {}); });
   CHECK(contains(text, "rank 1 died"));
   CHECK(status_of(child) == SIGKILL);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // What becomes of a group over TCP when ranks die, leave, do not come, fork, or have strangers at the door.
 #include <ddpp/backends/tcp.hpp>
+#include <ddpp/detail/joining_thread.hpp>
 #include <ddpp/detail/socket.hpp>
 #include <ddpp/error.hpp>
 #include <ddpp/failure.hpp>
@@ -168,15 +169,12 @@ TEST_CASE("tcp: ranks that do not come are named") {
 TEST_CASE("tcp: a rank that dies while the group comes together") {
   const scratch_directory directory;
   const pid_t child = fork_child([&] { tcp t(bootstrap_of(1, 3, store_in(directory)), {}); });
-  std::thread killer;
-  const std::string text = message_of<ddpp::init_error>([&] {
-    killer = std::thread([&] {
-      std::this_thread::sleep_for(300ms);
-      ::kill(child, SIGKILL);
-    });
-    tcp t(bootstrap_of(0, 3, store_in(directory)), {});
+  const ddpp::detail::joining_thread killer([&] {
+    std::this_thread::sleep_for(2s);  // by then it has come
+    ::kill(child, SIGKILL);
   });
-  killer.join();
+  const std::string text =
+      message_of<ddpp::init_error>([&] { tcp t(bootstrap_of(0, 3, store_in(directory)), {}); });
   CHECK(contains(text, "rank 1 was lost"));
   CHECK(status_of(child) == SIGKILL);
 }
