@@ -180,7 +180,7 @@ TEST_CASE("a rank that is there twice") {
   for (std::size_t i = 0; i < 3; ++i) {
     threads.emplace_back([&, i] {
       auto boot = bootstrap_of(i == 0 ? 0 : 1, 3, store);
-      boot.deadline = soon(500ms);
+      boot.deadline = soon(2s);
       texts[i] = message_of<ddpp::error>([&] { shm t(boot, {}); });
     });
   }

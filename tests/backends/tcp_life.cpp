@@ -185,7 +185,7 @@ TEST_CASE("tcp: another secret is refused, and the group says who is missing") {
   std::thread first([&] {
     auto boot = bootstrap_of(0, 2, store);
     boot.secret = "right";
-    boot.deadline = soon(500ms);
+    boot.deadline = soon(2s);
     CHECK_THROWS_AS(tcp(boot, {}), ddpp::timeout_error);
   });
   auto boot = bootstrap_of(1, 2, store);
