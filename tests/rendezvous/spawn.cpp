@@ -303,35 +303,37 @@ TEST_CASE("spawn: the first failure is the one reported, and consequences are no
 }
 
 TEST_CASE("spawn: the others get the grace period, then SIGTERM, then SIGKILL") {
-  witness said;
+  witness said, ready;
   const auto begin = std::chrono::steady_clock::now();
-  const auto e =
-      failure_of(4,
-                 [&](int rank) {
-                   static int fd = said.writing_end();
-                   if (rank == 0) {  // ends within the grace period
-                     std::this_thread::sleep_for(50ms);
-                     said.say("g");
-                   } else if (rank == 1) {  // heeds SIGTERM
-                     std::signal(SIGTERM, [](int) {
-                       (void)!::write(fd, "t", 1);
-                       std::_Exit(0);
-                     });
-                     for (;;) ::pause();
-                   } else if (rank == 2) {  // ignores it
-                     std::signal(SIGTERM, SIG_IGN);
-                     stay();
-                   } else {
-                     std::this_thread::sleep_for(20ms);  // so that the others have set their handlers
-                     std::_Exit(9);
-                   }
-                 },
-                 {.grace = 300ms});
+  const auto e = failure_of(4,
+                            [&](int rank) {
+                              static int fd = said.writing_end();
+                              if (rank == 0) {  // ends within the grace period
+                                ready.say("r");
+                                std::this_thread::sleep_for(50ms);
+                                said.say("g");
+                              } else if (rank == 1) {  // heeds SIGTERM
+                                std::signal(SIGTERM, [](int) {
+                                  (void)!::write(fd, "t", 1);
+                                  std::_Exit(0);
+                                });
+                                ready.say("r");
+                                for (;;) ::pause();
+                              } else if (rank == 2) {  // ignores it
+                                std::signal(SIGTERM, SIG_IGN);
+                                ready.say("r");
+                                stay();
+                              } else {
+                                ready.hear(3);  // the others have set their handlers
+                                std::_Exit(9);
+                              }
+                            },
+                            {.grace = 1s});
   const auto spent = std::chrono::steady_clock::now() - begin;
   REQUIRE(e);
   CHECK(e->rank() == 3);
   CHECK(e->exit_code() == 9);
-  CHECK(spent >= 600ms);
+  CHECK(spent >= 2s);
   CHECK(said.hear_all() == "gt");
   CHECK_FALSE(has_children());
 }
