@@ -320,6 +320,7 @@ TEST_CASE("requests are withdrawn at every stage") {
   ranks::run(2, [](transport& t) {
     const int peer = 1 - t.rank();
     const bytes large = pattern(5'000'000, 1), small = pattern(100, 2);
+    meet(t);  // so that there is a connection, and a send begins at once
     if (t.rank() == 0) {
       {  // a receive that nothing has come for
         bytes unused(10);
