@@ -137,10 +137,16 @@ void expect_no_allocation(C& comm) {
     };
     constexpr int times = 50;
     for (int i = 0; i < times; ++i) each_operation();
-    const std::size_t before = allocations;
-    for (int i = 0; i < times; ++i) each_operation();
-    // What a connection keeps of messages that nobody has asked for yet may still grow.
-    EXPECT(allocations - before < times / 2);
+    // What a connection keeps of messages that nobody has asked for yet may still grow. And where a rank was
+    // kept from going on for long, the others have asked where it is: then all try again.
+    std::vector<std::size_t> most(1);
+    for (int tries = 0; tries < 3 && (tries == 0 || most[0] >= times / 2); ++tries) {
+      const std::size_t before = allocations;
+      for (int i = 0; i < times; ++i) each_operation();
+      most[0] = allocations - before;
+      ddpp::all_reduce(comm, most, ddpp::max);
+    }
+    EXPECT(most[0] < times / 2);
     ddpp::barrier(comm);
   }
 }
