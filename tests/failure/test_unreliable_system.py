@@ -34,7 +34,8 @@ def job(seed, faults):
     """(exit status or None, output) of each rank."""
     environment = {**os.environ, "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
                    "DDPP_SECRET": "of this job", "LD_PRELOAD": LIBRARY, "DDPP_TEST_SEED": str(seed), "DDPP_TEST_FAULTS": faults}
-    ranks = [subprocess.Popen([PROGRAM, "meet", "5"], env={**environment, "RANK": str(rank)}, stdin=subprocess.PIPE,
+    timeout = "30" if faults == HARMLESS else "5"  # seconds; those that may fail need not wait for long
+    ranks = [subprocess.Popen([PROGRAM, "meet", timeout], env={**environment, "RANK": str(rank)}, stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(RANKS)]
     try:
         for rank in ranks:
