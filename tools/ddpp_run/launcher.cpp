@@ -161,7 +161,10 @@ class node {
   std::optional<job_failure> run_attempt(int number) {
     std::optional<served_place> here;
     if (setting_.node == 0) here.emplace(todo_, others_ ? others_->address() : "127.0.0.1");
-    while (here && others_ && !others_->set_place(number, here->place())) throw_if_told_to_end();
+    while (here && others_ && !others_->set_place(number, here->place())) {
+      throw_if_told_to_end();
+      std::this_thread::sleep_for(20ms);
+    }
     attempt ranks(setting_, number, here ? here->place() : place_of_node_0(number));
     if (here) here->serve();
     return ranks.run();
