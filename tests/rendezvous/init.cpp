@@ -771,8 +771,11 @@ TEST_CASE(
     doctest::timeout(600)) {
   const char* const full = std::getenv("DDPP_TEST_FULL");
   const int most = full != nullptr && *full != '\0' ? 256 : 64;
-  const double few = seconds_to_start(most / 4), many = seconds_to_start(most);
-  CHECK(many < 12 * few + 20);
+  const double few = seconds_to_start(most / 4);
+  double many = seconds_to_start(most);
+  // Where the machine itself paused, once more; what grows with the square of the ranks does so each time.
+  for (int tries = 1; tries < 3 && many >= 12 * few + 2; ++tries) many = seconds_to_start(most);
+  CHECK(many < 12 * few + 2);
   CHECK(many < 120);
 }
 
