@@ -163,17 +163,6 @@ void train_among(stranger_kind kind, std::size_t most) {
   CHECK(store.get("strangers") == "are here");
 }
 
-/// Where the machine itself pauses, a rank may not get its turn at the store's port in time: then again.
-void train_among_at_last(stranger_kind kind, std::size_t most) {
-  for (int tries = 1;; ++tries) {
-    try {
-      return train_among(kind, most);
-    } catch (const ddpp::spawn_error& e) {
-      if (tries == 3 || !support::says(e.what(), "did not answer in time")) throw;
-    }
-  }
-}
-
 /// Descriptors for so many connections in this process, and their other ends.
 bool has_descriptors_for(std::size_t connections) {
   rlimit limit{};
@@ -189,7 +178,7 @@ TEST_CASE(
   for (const auto& [kind, name] : support::all_strangers) {
     std::printf("those that %s\n", name);
     std::fflush(stdout);
-    CHECK_NOTHROW(train_among_at_last(kind, 600));
+    CHECK_NOTHROW(train_among(kind, 600));
   }
 }
 
