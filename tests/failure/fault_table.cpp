@@ -141,8 +141,8 @@ processor afterwards, and that nothing is left in /dev/shm and no process.
 
 - `peer_lost`, `revoked_error` and `mismatch_error` have the rank as `rank()`; `timeout_error` and `init_error` name it
   in the text.
-- A stopped rank is alive, and only a timeout tells that it is absent: it was 2 s here. On tcp up to
-  three seconds more go by with asking all ranks where they stand, and where the stopped one is rank 0,
+- A stopped rank is alive, and only a timeout tells that it is absent: it was 1 s here (2 s in the rows of init). On
+  tcp up to three seconds more go by with asking all ranks where they stand, and where the stopped one is rank 0,
   through which they hear of each other, with doing without it. Where it also serves the store, as in these rows of
   subgroup, each call of the store takes five seconds to give up.
 - An exception leaves the function given to `launch`, which revokes the group. Elsewhere it is caught by nobody and

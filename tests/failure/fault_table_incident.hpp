@@ -122,7 +122,7 @@ struct incident {
            (what == fault::leaves && during == phase::leaving && moment == 0ms);
   }
   /// The stopped are alive: only a timeout tells that they are absent.
-  std::chrono::milliseconds timeout() const { return what == fault::stopped ? 2s : 30s; }
+  std::chrono::milliseconds timeout() const { return what == fault::stopped ? 1s : 30s; }
   std::chrono::milliseconds init_timeout() const { return is_init(during) ? 2s : 30s; }
 };
 
